@@ -1,0 +1,63 @@
+# `make demo` and `make test` do everything from a fresh clone: they set up the environment when it is missing or old.
+# Needs Python 3.11 or later, git and make.
+
+PYTHON  ?= python3
+VENV    := .venv
+BIN     := $(VENV)/bin
+PY      := $(BIN)/python
+STAMP   := $(VENV)/.installed
+# Parallel test processes.
+WORKERS ?= 2
+# Extra arguments for the one command that installs torch, e.g. the index of its CPU wheels.
+TORCH_PIP_ARGS ?=
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup demo test conformance bench lint format clean
+
+help:
+	@echo "make demo         train a small transformer, eager and captured side by side"
+	@echo "make test         run the tests"
+	@echo "make conformance  every op, module and architecture against eager, and 5,000 random programs"
+	@echo "make bench        capture and call times"
+	@echo "make lint         formatting, lint, types"
+	@echo "make clean        remove the environment and caches"
+
+setup: $(STAMP)
+
+# torch is installed first and alone, by its exact version, so that a local CPU wheel is taken where there is one
+# and the second command finds torch's requirement already met.
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "foregrad needs Python 3.11 or later; set PYTHON=... to choose one" >&2; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet $(TORCH_PIP_ARGS) torch==2.13.0
+	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,conformance]'
+	@touch $@
+
+demo: $(STAMP)
+	@$(BIN)/foregrad demo
+
+test: $(STAMP)
+	$(PY) -m pytest -q -n $(WORKERS)
+
+conformance: $(STAMP)
+	$(PY) -m tests.conformance all
+	$(PY) -m tests.fuzz --count 5000
+
+bench: $(STAMP)
+	$(PY) benchmarks/capture.py
+	$(PY) benchmarks/call.py
+
+lint: $(STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

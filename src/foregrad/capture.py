@@ -1,0 +1,243 @@
+"""Capture: from a function and its arguments to a program."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge
+
+from foregrad.errors import CaptureError
+from foregrad.program.build import Naming, Stage, build
+from foregrad.program.program import Program
+from foregrad.record.inputs import Lifted
+from foregrad.record.recording import Recording
+from foregrad.record.results import Results, find_results, written_storages
+from foregrad.runtime.locate import Location, locate, variables
+from foregrad.substrate import tree_flatten_with_path
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A program, and what is needed to run it and to record more of it."""
+
+    program: Program
+    stage: Stage
+    naming: Naming
+    locations: dict[int, Location]
+    modules: tuple[torch.nn.Module, ...]
+
+
+def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any) -> Program:
+    """Record a function or module on its arguments, forward and backward, as one program.
+
+    Nothing is computed, no tensor changes and no generator moves. `state` names modules (or other holders of tensors)
+    that the function uses, so that their parameters get their paths as names.
+    """
+    captured = capture_call(target, args, kwargs, state=state)
+    if captured.program.calling.backward_error is not None:
+        raise captured.program.calling.backward_error
+    captured.program.verify()
+    return captured.program
+
+
+def capture_call(target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = ()) -> Captured:
+    function, body = _function_of(target)
+    recording = Recording({})
+    if isinstance(target, torch.nn.Module):
+        recording.modules.add_names("", target)
+    for module in state:
+        if isinstance(module, torch.nn.Module):
+            recording.modules.add_names("", module)
+    for name, _, _, value in variables(body):
+        if isinstance(value, torch.nn.Module):
+            recording.modules.add_names(name, value)
+    kept = _Attributes(recording)
+    try:
+        recording.forward(function, args, kwargs)
+        kept.watch_called()
+    finally:
+        stored = kept.restore()
+    results = find_results(recording, [tensor for _, _, tensor in stored])
+    stage = _differentiate(recording, results, tuple(stored))
+    reached = {k: v for k, v in recording.modules.tops.items()}
+    places = locate([l.real for l in recording.inputs.all], reached, body)
+    naming = _naming(body, args, kwargs, places)
+    program = build(stage, _name(target), naming)
+    locations = {l.alias.object: places[id(l.real)] for l in recording.inputs.all if id(l.real) in places}
+    return Captured(program, stage, naming, locations, tuple(recording.modules.called.values()))
+
+
+def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """What to call, and the function whose variables it can reach."""
+    if isinstance(target, torch.nn.Module):
+        return target, type(target).forward
+    if not callable(target):
+        raise TypeError(f"foregrad captures functions and modules, not {type(target).__name__}")
+    body = target
+    while isinstance(body, functools.partial):
+        body = body.func
+    return target, body
+
+
+def _name(target: Any) -> str:
+    if isinstance(target, torch.nn.Module):
+        return type(target).__name__
+    name = getattr(target, "__name__", type(target).__name__)
+    return name if name.isidentifier() else "function"
+
+
+# -- gradients ----------------------------------------------------------------------------------------------
+
+
+def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage:
+    """Record the backward from every result that has a history, to every input that wants a gradient."""
+    inputs, slots = _slots(recording)
+    sources = tuple(results.sources)
+    stage = Stage(recording, results, tuple(inputs), tuple(slots), sources, None, stored=stored)
+    if not sources:
+        return stage
+    reals = [lifted.real for lifted in inputs]
+    backward = recording.backward(sources, slots, (True,) * len(sources), reals=reals)
+    if backward.error is not None:
+        return Stage(recording, results, tuple(inputs), tuple(slots), sources, backward, stored=stored)
+    reached = [i for i, alias in enumerate(backward.aliases) if alias is not None]
+    if not reached:  # differentiable, but from nothing that was given
+        reached = list(range(min(1, len(inputs))))
+    from dataclasses import replace
+
+    backward = replace(
+        backward,
+        gradients=tuple(backward.gradients[i] for i in reached),
+        aliases=tuple(backward.aliases[i] for i in reached),
+    )
+    return Stage(
+        recording,
+        results,
+        tuple(inputs[i] for i in reached),
+        tuple(slots[i] for i in reached),
+        sources,
+        backward,
+        stored=stored,
+    )
+
+
+def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
+    """The inputs that want a gradient, and where in the autograd graph it arrives."""
+    written = written_storages(recording)
+    inputs: list[Lifted] = []
+    slots: list[torch.Tensor | GradientEdge] = []
+    for lifted in recording.inputs.all:
+        is_group_written = lifted.alias.storage in written
+        if lifted.base is None and not (lifted.is_hidden and not is_group_written):
+            slot = lifted.slot if lifted.slot is not None else (lifted.ghost if lifted.ghost.requires_grad else None)
+            if slot is not None and (lifted.slot is not None or lifted.ghost.is_leaf):
+                inputs.append(lifted)
+                slots.append(slot)
+        elif lifted.base is not None and lifted.edge is not None and not is_group_written:
+            inputs.append(lifted)
+            slots.append(lifted.edge)
+            if not lifted.base.is_hidden:
+                # The base is an input too: what arrives at its view has been counted there.
+                lifted.edge.node.register_prehook(lambda grads: tuple(None for _ in grads))
+    return inputs, slots
+
+
+# -- attributes ---------------------------------------------------------------------------------------------
+
+
+class _Attributes:
+    """Attributes of modules as they were: what the function stores in them is an effect, to be repeated."""
+
+    def __init__(self, recording: Recording) -> None:
+        self.recording = recording
+        self.before: dict[int, tuple[torch.nn.Module, dict[str, dict[str, Any]]]] = {}
+        for _, top in list(recording.modules.tops.values()):
+            for module in top.modules():
+                self._snapshot(module)
+        recording.modules.on_enter = self._snapshot
+
+    def _snapshot(self, module: torch.nn.Module) -> None:
+        if id(module) not in self.before:
+            tables = {"__dict__": dict(module.__dict__)}
+            tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers")}
+            self.before[id(module)] = (module, tables)
+
+    def watch_called(self) -> None:
+        self.recording.modules.on_enter = None
+
+    def restore(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
+        """Put recorded tensors out of the modules again; says which attributes held them."""
+        stored = []
+        for module, tables in self.before.values():
+            for table, before in tables.items():
+                holder = getattr(module, table)
+                for key, value in list(holder.items()):
+                    if isinstance(value, torch.Tensor) and value is not before.get(key) and self._is_ours(value):
+                        stored.append((module, key, value))
+                        if key in before:
+                            holder[key] = before[key]
+                        else:
+                            del holder[key]
+        return stored
+
+    def _is_ours(self, value: torch.Tensor) -> bool:
+        return self.recording.recorder.knows(value)
+
+
+# -- names --------------------------------------------------------------------------------------------------
+
+
+def _naming(body: Any, args: Any, kwargs: Any, places: dict[int, Location]) -> Naming:
+    names = _argument_names(body, args, kwargs)
+
+    def naming(lifted: Lifted) -> tuple[str, str]:
+        place = places.get(id(lifted.real))
+        if id(lifted.real) in names:
+            return "input", names[id(lifted.real)]
+        if place is not None:
+            return place.role, place.name
+        if lifted.is_hidden:
+            return "base", f"base{lifted.alias.object}"
+        return "closure", f"tensor{lifted.alias.object}"
+
+    return naming
+
+
+def _argument_names(body: Any, args: Any, kwargs: Any) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for prefix, value in _bind(body, args, kwargs).items():
+        leaves, _ = tree_flatten_with_path(value)
+        for path, leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
+    return names
+
+
+def _bind(body: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by the names of the function's parameters."""
+    try:
+        parameters = list(inspect.signature(body).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    if parameters and parameters[0].name == "self":
+        parameters = parameters[1:]
+    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    bound = {p.name: a for p, a in zip(plain, args, strict=False)}
+    for place, value in enumerate(args[len(plain) :]):
+        bound[f"args.{place}"] = value
+    return {**bound, **kwargs}
+
+
+def _step(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return f".{getattr(key, attribute)}"
+    return f".{key}"
+
+
+__all__ = ["CaptureError", "Captured", "capture", "capture_call"]

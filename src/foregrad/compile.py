@@ -1,0 +1,97 @@
+"""Compile: a function or module that runs its captured programs, and captures a new one when it must."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.capture import Captured, capture_call
+from foregrad.program.program import Program
+from foregrad.runtime.call import CallWriter
+from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.source import Source
+from foregrad.substrate import under_foreign_control
+
+Pass = Callable[[Program], Program]
+
+
+@dataclass(frozen=True, eq=False)
+class Capture:
+    """One captured program: what made it necessary, and its generated call."""
+
+    reason: str
+    program: Program
+    call: Callable[[Any, Any], Any]
+    source: str
+    assumptions: Assumptions
+
+
+class Compiled:
+    """A function that runs its captured programs."""
+
+    def __init__(self, target: Any, passes: tuple[Pass, ...]) -> None:
+        functools.update_wrapper(self, target, updated=())
+        self.name = getattr(target, "__qualname__", type(target).__name__)
+        self._target = target
+        self._passes = passes
+        self._lock = threading.RLock()
+        self.captures: tuple[Capture, ...] = ()
+        self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if under_foreign_control():
+            return self._target(*args, **kwargs)
+        for call in self._calls:
+            result = call(args, kwargs)
+            if result is not MISS:
+                return result
+        return self._capture(args, kwargs)
+
+    def _capture(self, args: Any, kwargs: Any) -> Any:
+        with self._lock:
+            for call in self._calls:  # another thread may have captured it meanwhile
+                result = call(args, kwargs)
+                if result is not MISS:
+                    return result
+            made = self._new_capture(args, kwargs)
+            self.captures = (*self.captures, made)
+            self._calls = (made.call, *self._calls)
+        result = made.call(args, kwargs)
+        assert result is not MISS, "a new program does not fit the call that it was captured for"
+        return result
+
+    def _new_capture(self, args: Any, kwargs: Any) -> Capture:
+        reason = "first call" if not self.captures else "a new signature"
+        captured = capture_call(self._target, args, kwargs)
+        program = captured.program.apply(self._passes) if self._passes else captured.program
+        return make_capture(captured, program, args, kwargs, reason)
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return self if instance is None else functools.partial(self, instance)
+
+
+def make_capture(captured: Captured, program: Program, args: Any, kwargs: Any, reason: str) -> Capture:
+    calling = program.calling
+    effects = calling.effects
+    assumptions = Assumptions(
+        args=args,
+        kwargs=kwargs,
+        lifted=tuple(captured.stage.recording.inputs.all),
+        locations=captured.locations,
+        modules=captured.modules,
+        checks_overlap=any(hasattr(step, "how") for step in effects.steps) or bool(calling.live),
+        offset_sensitive=calling.offset_sensitive,
+    )
+    source = Source()
+    source.namespace["MISS"] = MISS
+    with source.block("def call(args, kwargs):"):
+        GuardWriter(assumptions, source).write()
+        compiled = CompiledStage(captured.stage, program, captured.naming)
+        CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
+    return Capture(reason, program, source.load("call"), str(source), assumptions)

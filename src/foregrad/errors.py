@@ -1,0 +1,30 @@
+"""Everything foregrad raises on its own account.
+
+    ForegradError
+    ├── CaptureError      the function cannot be recorded faithfully; names the user's line
+    ├── GuardError        called with inputs that a fixed program was not captured for
+    ├── ProgramError      a program breaks one of its own rules
+    └── BackwardError     a backward needs a value that this program did not keep
+"""
+
+from __future__ import annotations
+
+
+class ForegradError(Exception):
+    """Base of every error that foregrad raises itself; errors of the user's code pass through unchanged."""
+
+
+class CaptureError(ForegradError):
+    """The function does something that no fixed program can do; says what, where, and what to do instead."""
+
+
+class GuardError(ForegradError):
+    """A program was called with inputs that it was not captured for; lists every mismatch."""
+
+
+class ProgramError(ForegradError):
+    """A program is not well formed; lists every rule that it breaks."""
+
+
+class BackwardError(ForegradError):
+    """A backward of an unusual kind needs a value of the forward that was not kept for it."""

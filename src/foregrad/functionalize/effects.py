@@ -1,0 +1,280 @@
+"""Effects: what is left to do on real tensors after the pure program has run.
+
+They are the recorded view and metadata ops that the results need, in program order and in the grad mode of their time,
+and one copy into each input that was written. Replayed on the user's own tensors they give the same aliasing, flags,
+histories and version counters as eager.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+from foregrad.record.inputs import Lifted
+from foregrad.record.intercept import SET_DATA
+from foregrad.record.recording import Recording
+from foregrad.record.results import Base, Results
+from foregrad.record.trace import Alias, Geometry, Op, Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """Run a view or metadata op again; `Ref` arguments are objects. `item` picks one of several results."""
+
+    target: int
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grad_enabled: bool
+    item: int | None
+    is_in_place: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor object among the arguments of a replayed op."""
+
+    object: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Write a value of the program into an object; `how` is "grad", "no_grad" or "data" (no version bump)."""
+
+    target: int
+    alias: Alias
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Give an object, which looks at an input's memory, the history of a value of the program."""
+
+    target: int
+    alias: Alias
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """Look at the memory of an object in another geometry."""
+
+    target: int
+    source: int
+    geometry: Geometry
+    how: str  # "view": an autograd view; "detach": the same counter, no history; "data": a counter of its own
+
+
+@dataclass(frozen=True, slots=True)
+class RequireGrad:
+    target: int
+    flag: bool
+
+
+Step = Replay | Copy | Attach | Reshape | RequireGrad
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Steps before the program runs, steps after it, and where the version counters must stand."""
+
+    prologue: tuple[Step, ...]
+    steps: tuple[Step, ...]
+    inputs: dict[int, Lifted]  # objects that are inputs
+    returned: dict[int, Base]  # objects that the program returns
+    version_shifts: dict[int, int]  # bumps to add to each object before the steps
+
+
+@dataclass
+class _Planner:
+    recording: Recording
+    results: Results
+    steps: list[tuple[float, Step]] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+
+    def plan(self) -> Effects:
+        recording, recorder = self.recording, self.recording.recorder
+        ops = recorder.ops[: recording.num_forward]
+        self.renames: dict[int, list[Op]] = {}
+        for op in ops:
+            if op.renames is not None:
+                self.renames.setdefault(op.renames.object, []).append(op)
+        self.inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
+        self.bases = {b.alias.object: b for b in self.results.bases}
+        self.last_write: dict[Storage, int] = {}
+        for op in ops:
+            for alias in op.writes:
+                self.last_write[alias.storage] = op.index
+        self.returned = self._returned()
+        for ghost in self.results.escaping:
+            self._need(recorder.alias(ghost).object)
+        for base in self.results.bases:
+            if base.kind != "fresh":
+                self._write(base)
+        prologue = self._flags()
+        ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
+        return Effects(prologue, ordered, self.inputs, self.returned, self._shifts(ordered))
+
+    def _returned(self) -> dict[int, Base]:
+        """One tensor for each new storage; its other bases look at the memory of the first."""
+        first: dict[Storage, Base] = {}
+        returned: dict[int, Base] = {}
+        for base in self.results.bases:
+            if base.kind == "fresh":
+                first.setdefault(base.alias.storage, base)
+                if base.alias is base.alias.storage.root:
+                    first[base.alias.storage] = base
+        for base in self.results.bases:
+            if base.kind != "fresh":
+                continue
+            returned[base.alias.object] = base
+        self.first = first
+        return returned
+
+    def _need(self, number: int) -> None:
+        """Plan the ops that bring an object into being, and those that change its geometry."""
+        if number in self.seen:
+            return
+        self.seen.add(number)
+        if number not in self.inputs:
+            base = self.bases.get(number)
+            if base is not None and base.kind == "fresh":
+                return
+            self._create(number)
+        for op in self.renames.get(number, ()):
+            for alias in op.args[1:]:
+                if isinstance(alias, Alias):
+                    self._need(alias.object)
+            self._replay(op, number, is_in_place=True)
+
+    def _create(self, number: int) -> None:
+        alias = self._first_alias(number)
+        assert alias.op is not None and alias.parent is not None, "an output that is neither new nor a view"
+        op = self.recording.recorder.ops[alias.op]
+        self._need(alias.parent.object)
+        parent = alias.parent
+        source = self.bases.get(parent.object)
+        if source is not None and source.kind == "fresh" and source.alias is not parent:
+            # The base changed its geometry later, and is returned in its last one.
+            geometry = alias.geometry
+            self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
+        elif op.index in self.recording.intercept.unshared:
+            self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, "data")))
+        else:
+            self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
+
+    def _first_alias(self, number: int) -> Alias:
+        renames = self.renames.get(number)
+        if renames:
+            assert renames[0].renames is not None
+            return renames[0].renames
+        return self.recording.recorder.alias(self.recording.recorder.objects[number])
+
+    def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
+        args = tuple(_refs(a) for a in op.args)
+        kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
+        self.steps.append((op.index, Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place)))
+
+    def _write(self, base: Base) -> None:
+        """Plan the copy into an input that was written, or into another look at its memory with its own history."""
+        number = base.alias.object
+        first = self._first_alias(number)
+        if first.storage not in self.last_write:
+            if base.kind == "alias" and base.has_data_history:
+                self.steps.append((len(self.recording.recorder.ops), Attach(number, base.alias)))
+            return
+        alias, place = first, float(self.last_write[first.storage])
+        for op in self.renames.get(number, ()):
+            if op.outputs.storage is not first.storage:
+                place = min(place, op.index - 0.5) if op.index < place else place
+                break
+            alias, place = op.outputs, max(place, float(op.index))
+        if base.kind == "alias":
+            self._write_alias(base, alias, place)
+            return
+        self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
+
+    def _write_alias(self, base: Base, alias: Alias, place: float) -> None:
+        number = base.alias.object
+        if base.has_data_history:
+            self.steps.append((place + 0.6, Attach(number, alias)))
+
+    def _how(self, base: Base) -> str:
+        if base.has_data_history:
+            return "grad"
+        assert base.lifted is not None
+        bumps = base.ghost._version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
+        return "no_grad" if bumps > 0 else "data"
+
+    def _flags(self) -> tuple[Step, ...]:
+        """Changes of requires_grad: those that the program itself relies on come before it."""
+        before: list[Step] = []
+        for number, lifted in self.inputs.items():
+            if lifted.ghost.is_leaf and lifted.ghost.requires_grad != lifted.required_grad:
+                step = RequireGrad(number, lifted.ghost.requires_grad)
+                if step.flag:
+                    before.append(step)
+                else:
+                    self.steps.append((len(self.recording.recorder.ops) + 1.0, step))
+        for number, base in self.bases.items():
+            if base.lifted is None and base.ghost.requires_grad and base.ghost.grad_fn is None:
+                self.steps.append((len(self.recording.recorder.ops) + 1.0, RequireGrad(number, True)))
+        return tuple(before)
+
+    def _counter(self, number: int) -> int:
+        """The object whose version counter this one shares."""
+        while number not in self.inputs:
+            alias = self._first_alias(number)
+            op = self.recording.recorder.ops[alias.op] if alias.op is not None else None
+            if alias.parent is None or op is None or op.index in self.recording.intercept.unshared:
+                return number
+            number = alias.parent.object
+        lifted = self.inputs[number]
+        return number if lifted.base is None else self._counter(lifted.base.alias.object)
+
+    def _shifts(self, steps: tuple[Step, ...]) -> dict[int, int]:
+        bumps: dict[int, int] = {}
+        for step in steps:
+            if (isinstance(step, Copy) and step.how != "data") or (
+                isinstance(step, Replay) and step.is_in_place and step.func is not SET_DATA
+            ):
+                counter = self._counter(step.target)
+                bumps[counter] = bumps.get(counter, 0) + 1
+        shifts: dict[int, int] = {}
+        for number, lifted in self.inputs.items():
+            if lifted.base is None:
+                shifts[number] = lifted.ghost._version - lifted.version - bumps.get(number, 0)
+        for number, base in self.returned.items():
+            if base is self.first[base.alias.storage]:
+                shifts[number] = base.ghost._version - bumps.get(self._counter(number), 0)
+        return {number: shift for number, shift in shifts.items() if shift}
+
+
+def _refs(value: Any) -> Any:
+    if isinstance(value, Alias):
+        return Ref(value.object)
+    if isinstance(value, list):
+        return [_refs(v) for v in value]
+    return value
+
+
+def plan_effects(recording: Recording, results: Results) -> Effects:
+    return _Planner(recording, results).plan()
+
+
+def siblings(effects: Effects) -> dict[int, int]:
+    """Returned objects that look at the memory of another returned object, and which."""
+    first: dict[Storage, int] = {}
+    for number, base in effects.returned.items():
+        if base.alias is base.alias.storage.root:
+            first[base.alias.storage] = number
+    for number, base in effects.returned.items():
+        first.setdefault(base.alias.storage, number)
+    return {
+        number: first[base.alias.storage]
+        for number, base in effects.returned.items()
+        if first[base.alias.storage] != number
+    }
+
+
+__all__ = ["Attach", "Copy", "Effects", "Ref", "Replay", "RequireGrad", "Reshape", "Step", "plan_effects", "siblings"]

@@ -1,0 +1,28 @@
+"""Whether two aliases of one storage have elements in common."""
+
+from __future__ import annotations
+
+import torch
+
+from foregrad.record.trace import Alias
+
+_FEW = 1 << 20
+
+
+def share_elements(a: Alias, b: Alias) -> bool:
+    """Whether some element belongs to both; large tensors count as sharing when their ranges do."""
+    a_start, a_end = a.offset * a.dtype.itemsize, (a.offset + a.spec.extent) * a.dtype.itemsize
+    b_start, b_end = b.offset * b.dtype.itemsize, (b.offset + b.spec.extent) * b.dtype.itemsize
+    if a_end <= b_start or b_end <= a_start:
+        return False
+    if a.dtype != b.dtype or a.spec.extent > _FEW or b.spec.extent > _FEW:
+        return True
+    return bool(torch.isin(_places(a), _places(b)).any())
+
+
+def _places(alias: Alias) -> torch.Tensor:
+    """The offset of every element."""
+    places = torch.tensor([alias.offset])
+    for size, stride in zip(alias.size, alias.stride, strict=True):
+        places = (places[:, None] + torch.arange(size) * stride).reshape(-1)
+    return places.unique()

@@ -1,0 +1,113 @@
+"""The pure form of an op that writes: `mul_` becomes `mul`, `add.out` becomes `add`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from foregrad.record.ghosts import kind_of
+from foregrad.substrate import OpOverload
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True)
+class Pure:
+    """A writing op without a pure form in ATen, made pure: works on copies, and returns them.
+
+    Returns the op's own results that are not its arguments, then the new value of each written argument.
+    """
+
+    op: OpOverload
+
+    @property
+    def __name__(self) -> str:
+        return f"pure_{self.op._schema.name.split('::')[1]}"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
+        args_list, kwargs = list(args), dict(kwargs)
+        written: list[Any] = []
+        for place in kind_of(self.op).writes:
+            holder: Any = kwargs if isinstance(place, str) else args_list
+            if isinstance(place, int) and place >= len(args_list):
+                continue
+            holder[place] = _copy(holder[place])
+            written.extend(holder[place] if isinstance(holder[place], list) else [holder[place]])
+        result = self.op(*args_list, **kwargs)
+        fresh = result if isinstance(result, (list, tuple)) else [result]
+        return [r for r in fresh if not any(r is w for w in written) and r is not None] + written
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_copy(v) for v in value]
+    return None if value is None else value.clone()
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How to compute what a writing op writes.
+
+    `func` takes the same arguments less those in `dropped`, and returns its own results, of which the first
+    `num_results` are the op's and the rest, in order, are the new values of the written arguments.
+    """
+
+    func: Any
+    dropped: tuple[str, ...]
+    num_results: int
+    returns_list: bool
+
+
+@cache
+def variant_of(func: OpOverload) -> Variant:
+    if func is aten.native_batch_norm.default:
+        return Variant(aten._native_batch_norm_legit_functional.default, (), 3, True)
+    if func is aten._native_batch_norm_legit.default:
+        return Variant(aten._native_batch_norm_legit_functional.default, (), 3, True)
+    return _in_place(func) or _with_out(func) or _pure(func)
+
+
+def _in_place(func: OpOverload) -> Variant | None:
+    """`foo_` gives `foo`: the only written argument is the first, and it is what the op returns."""
+    namespace, name = func._schema.name.split("::")
+    if not name.endswith("_") or kind_of(func).writes != (0,):
+        return None
+    packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
+    found = getattr(packet, func._overloadname, None) if packet is not None else None
+    if found is None or found._schema.is_mutable or _shape_of(found) != _shape_of(func):
+        return None
+    returns = [str(r.type) for r in found._schema.returns]
+    if returns == ["Tensor"] and str(func._schema.arguments[0].type) == "Tensor":
+        return Variant(found, (), 0, False)
+    if returns == ["List[Tensor]"]:
+        return Variant(found, (), 0, True)
+    return None
+
+
+def _with_out(func: OpOverload) -> Variant | None:
+    """`foo.out` gives `foo`: every written argument is an `out`, and these are what the op returns."""
+    writes = kind_of(func).writes
+    if not writes or not all(isinstance(w, str) for w in writes) or len(func._schema.returns) != len(writes):
+        return None
+    names = tuple(str(w) for w in writes)
+    namespace, name = func._schema.name.split("::")
+    packet = getattr(getattr(torch.ops, namespace), name)
+    wanted = [a for a in _shape_of(func) if a[0] not in names]
+    for overload in packet.overloads():
+        found = getattr(packet, overload)
+        if not found._schema.is_mutable and _shape_of(found) == wanted:
+            if all(str(r.type) == "Tensor" and r.alias_info is None for r in found._schema.returns):
+                return Variant(found, names, 0, len(names) > 1)
+    return None
+
+
+def _pure(func: OpOverload) -> Variant:
+    own = [r for r in func._schema.returns if r.alias_info is None]
+    return Variant(Pure(func), (), len(own), True)
+
+
+def _shape_of(func: OpOverload) -> list[tuple[str, str]]:
+    return [(a.name, str(a.type)) for a in func._schema.arguments]

@@ -1,0 +1,65 @@
+"""Compiled modules: the module itself, with another `forward`.
+
+A compiled module is an instance of a subclass of the module's own class, and shares the module's `__dict__`: parameters,
+buffers, submodules, hooks, flags and attributes are the same objects, whichever of the two is used.
+"""
+
+from __future__ import annotations
+
+import copy
+import copyreg
+from functools import cache
+from typing import Any
+
+import torch
+
+from foregrad.compile import Compiled, Pass
+
+
+class CompiledForward:
+    """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
+
+    __slots__ = ()
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return compiled_of(self)(*args, **kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        compiled = compiled_of(self)
+        twin = copy.deepcopy(compiled.target, memo)
+        return compile_module(twin, compiled.passes)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles as the module does: what is loaded is the module, without foregrad."""
+        module = compiled_of(self).target
+        state = module.__reduce_ex__(2)[2]
+        return copyreg._reconstructor, (type(module), object, None), state  # type: ignore[attr-defined]
+
+
+def compile_module(module: torch.nn.Module, passes: tuple[Pass, ...]) -> Any:
+    made = object.__new__(_class_for(type(module)))
+    object.__setattr__(made, "__dict__", module.__dict__)
+    object.__setattr__(made, "_foregrad", ForwardOf(module, passes))
+    return made
+
+
+def compiled_of(module: Any) -> ForwardOf:
+    """The compiled forward of a compiled module."""
+    return object.__getattribute__(module, "_foregrad")  # type: ignore[no-any-return]
+
+
+class ForwardOf(Compiled):
+    """The programs captured of a module's forward."""
+
+    def __init__(self, module: torch.nn.Module, passes: tuple[Pass, ...]) -> None:
+        super().__init__(type(module).forward.__get__(module), passes)
+        self.target = module
+        self.passes = passes
+
+
+@cache
+def _class_for(original: type) -> type:
+    members = {"__slots__": ("_foregrad",), "__module__": original.__module__, "__doc__": original.__doc__}
+    made = type(original.__name__, (CompiledForward, original), members)
+    made.__qualname__ = original.__qualname__
+    return made

@@ -1,0 +1,1 @@
+"""Cut a program into halves that are compiled by themselves."""

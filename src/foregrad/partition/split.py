@@ -1,0 +1,133 @@
+"""Split: a program in two halves, and what the first keeps for the second."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from torch import fx
+
+from foregrad.program.clean import clean, is_view
+from foregrad.program.program import Program
+from foregrad.words.spec import Spec
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A value kept from forward to backward, and where it comes from."""
+
+    name: str
+    spec: Spec
+    key: Any  # identifies the value in every program made from the same recording
+    source: str  # "input", "output" (also a result of the forward), "value", or "kept" by an earlier stage
+    place: int  # of the input, or of the output, or of the saved value at the end of the forward's outputs
+
+
+@dataclass(frozen=True)
+class Halves:
+    """`forward(inputs) -> (*outputs, *values)` and `backward(*saved, *tangents) -> (*gradients, *writes)`."""
+
+    forward: fx.GraphModule
+    backward: fx.GraphModule
+    inputs: tuple[int, ...]  # which inputs of the program the forward takes
+    kept: tuple[Saved, ...]  # what the forward itself needs from earlier stages, after its inputs
+    outputs: tuple[int, ...]  # which outputs of the program the forward gives
+    saved: tuple[Saved, ...]  # what backward takes first
+    tangents: tuple[int, ...]  # which inputs of the program (tangents, live ones) backward takes next
+    gradients: tuple[int, ...]  # which outputs of the program backward gives
+
+
+@lru_cache(maxsize=64)
+def split(program: Program) -> Halves:
+    """Cut where the phase changes, saving what backward needs."""
+    return _Splitter(program).split()
+
+
+class _Splitter:
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.first = program.first_phase
+        self.graph = program.graph.graph
+        self.order = {n: i for i, n in enumerate(self.graph.nodes)}
+        self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
+        results: Any = self.graph.output_node().args[0]
+        is_late = [o.role in ("grad", "write in backward") for o in program.signature.outputs]
+        self.forward_places = [i for i, late in enumerate(is_late) if not late]
+        self.backward_places = [i for i, late in enumerate(is_late) if late]
+        self.forward_outputs = [results[i] for i in self.forward_places]
+        self.backward_outputs = [results[i] for i in self.backward_places]
+
+    def split(self) -> Halves:
+        late = [n for n in self.placeholders if self._is_late(n)]
+        backward, boundary = self._half(self._is_late, self.backward_outputs)
+        boundary = [n for n in boundary if n not in late]
+        values = [n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first]
+        values = [n for n in values if n not in self.forward_outputs]
+        forward, needed = self._half(
+            lambda n: self._phase(n) == self.first and n.op != "placeholder", [*self.forward_outputs, *values]
+        )
+        inputs = [n for n in self.placeholders if self._phase(n) == self.first and n not in late]
+        kept = [n for n in dict.fromkeys([*needed, *boundary]) if n not in inputs and n not in forward]
+        kept.sort(key=self.order.__getitem__)
+        place = {n: i for i, n in enumerate(self.placeholders)}
+        return Halves(
+            forward=self._extract("Forward", [*inputs, *kept], forward, [*self.forward_outputs, *values]),
+            backward=self._extract("Backward", [*boundary, *late], backward, self.backward_outputs),
+            inputs=tuple(place[n] for n in inputs),
+            kept=tuple(self._describe(n, "kept", i) for i, n in enumerate(kept)),
+            outputs=tuple(self.forward_places),
+            saved=tuple(self._saved(n, inputs, kept, values) for n in boundary),
+            tangents=tuple(place[n] for n in late),
+            gradients=tuple(self.backward_places),
+        )
+
+    def _phase(self, node: fx.Node) -> int:
+        return int(node.meta.get("phase", 0))
+
+    def _is_late(self, node: fx.Node) -> bool:
+        return self._phase(node) > self.first or node.meta.get("role") == "live"
+
+    def _half(self, is_inside: Any, outputs: list[Any]) -> tuple[set[fx.Node], list[fx.Node]]:
+        """The nodes of a half, and the values that it takes; views of those are made again inside."""
+        inside: set[fx.Node] = set()
+        boundary: set[fx.Node] = set()
+        stack = [n for n in self.graph.nodes if n.op == "call_function" and is_inside(n)]
+        stack += [o for o in outputs if isinstance(o, fx.Node)]
+        while stack:
+            node = stack.pop()
+            if node in inside or node in boundary:
+                continue
+            if node.op == "get_attr" or (node.op == "call_function" and (is_inside(node) or is_view(node))):
+                inside.add(node)
+                stack.extend(node.all_input_nodes)
+            else:
+                boundary.add(node)
+        return inside, sorted(boundary, key=self.order.__getitem__)
+
+    def _saved(self, node: fx.Node, inputs: list[fx.Node], kept: list[fx.Node], values: list[fx.Node]) -> Saved:
+        if node in inputs:
+            return self._describe(node, "input", inputs.index(node))
+        if node in kept:
+            return self._describe(node, "kept", kept.index(node))
+        if node in values:
+            return self._describe(node, "value", values.index(node))
+        return self._describe(node, "output", self.forward_outputs.index(node))
+
+    def _describe(self, node: fx.Node, source: str, place: int) -> Saved:
+        key = node.meta.get("key") or node.meta.get("tangent") or ("input", node.name)
+        return Saved(node.name, node.meta["spec"], key, source, place)
+
+    def _extract(self, name: str, inputs: list[fx.Node], inside: set[fx.Node], outputs: list[Any]) -> fx.GraphModule:
+        """A graph of its own with these inputs, nodes and outputs."""
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        for node in inputs:
+            copies[node] = graph.placeholder(node.name)
+            copies[node].meta = dict(node.meta)
+        for node in sorted(inside, key=self.order.__getitem__):
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+        graph.output(tuple(copies[o] if isinstance(o, fx.Node) else None for o in outputs))
+        clean(graph)
+        constants = {str(n.target): getattr(self.program.graph, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
+        return fx.GraphModule(constants, graph, class_name=name)

@@ -1,0 +1,1 @@
+"""Program: forward and backward as one pure graph with a typed signature."""

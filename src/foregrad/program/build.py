@@ -1,0 +1,265 @@
+"""Build a program from a recording: inputs in, ops in order, outputs and gradients out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.functionalize.effects import Attach, Copy, Ref, plan_effects, siblings
+from foregrad.functionalize.functionalize import Functionalizer
+from foregrad.program.clean import clean
+from foregrad.program.program import Calling, Program
+from foregrad.record.inputs import Lifted
+from foregrad.record.recording import Backward, Recording
+from foregrad.record.results import Base, Results
+from foregrad.record.trace import Alias
+from foregrad.words.signature import Input, Output, Signature
+from foregrad.words.spec import Spec
+
+aten = torch.ops.aten
+Naming = Callable[[Lifted], tuple[str, str]]  # role and name of an input
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one program covers of a recording.
+
+    The first stage is the forward and its backward. The stage after it has that backward as its own forward, and the
+    backward of the backward as its backward; it finds the values of earlier phases kept for it.
+    """
+
+    recording: Recording
+    results: Results
+    inputs: tuple[Lifted, ...]  # those that get a gradient
+    slots: tuple[Any, ...]  # where gradients arrive: for each of `inputs`, then for tangents of earlier stages
+    sources: tuple[torch.Tensor, ...]  # where the backward starts
+    backward: Backward | None
+    phase: int = 0
+    earlier: Backward | None = None
+    stored: tuple[tuple[Any, str, torch.Tensor], ...] = ()
+
+
+@dataclass
+class _Builder:
+    stage: Stage
+    naming: Naming
+    inputs: list[Input] = field(default_factory=list)
+    outputs: list[Output] = field(default_factory=list)
+    nodes: list[fx.Node | None] = field(default_factory=list)
+    lifted: list[Lifted | None] = field(default_factory=list)
+    objects: list[int | None] = field(default_factory=list)
+    places: dict[Alias, int] = field(default_factory=dict)
+    used_names: set[str] = field(default_factory=set)
+    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+
+    def build(self, name: str) -> Program:
+        stage, recording = self.stage, self.stage.recording
+        ops = stage.backward.ops if stage.backward else tuple(recording.recorder.ops[: recording.num_forward])
+        self.effects = plan_effects(recording, stage.results)
+        self.functional = Functionalizer(ops, recording.recorder.table)
+        self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
+        self._add_inputs()
+        self._add_constants()
+        self.functional.add_ops(ops[: recording.num_forward])
+        self.functional.phase = 0
+        if stage.phase == 0:
+            self._add_results()
+        live = self._add_backward(ops)
+        graph = self._finish()
+        calling = self._calling(live)
+        return Program(name, graph, Signature(tuple(self.inputs), tuple(self.outputs)), calling, stage.phase)
+
+    # -- in ---------------------------------------------------------------------------------------------
+
+    def _add_inputs(self) -> None:
+        order = {"param": 0, "buffer": 1, "closure": 2}
+        named = [(*self.naming(lifted), lifted) for lifted in self.stage.recording.inputs.all]
+        for role, name, lifted in sorted(named, key=lambda n: order.get(n[0], 3)):
+            is_group_written = lifted.alias.storage in self.forward_writes
+            if lifted.base is not None and is_group_written:
+                continue  # read from its base
+            if lifted.is_hidden and not is_group_written:
+                continue  # its views are inputs of their own
+            self._input("base" if lifted.is_hidden else role, name, lifted.spec, lifted.alias, lifted)
+
+    def _input(self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | None) -> fx.Node:
+        graph = self.functional.graph
+        last = next((n for n in reversed(graph.nodes) if n.op == "placeholder"), None)
+        with graph.inserting_after(last) if last is not None else graph.inserting_before():
+            node = graph.placeholder(self._unique(identifier(name)))
+        node.meta.update(spec=spec, phase=0, role=role)
+        self.inputs.append(Input(role, name, spec))
+        self.lifted.append(lifted)
+        if alias is not None:
+            self.functional.add_input(node, alias)
+        return node
+
+    def _unique(self, name: str) -> str:
+        number, unique = 1, name
+        while unique in self.used_names:
+            unique, number = f"{name}_{number}", number + 1
+        self.used_names.add(unique)
+        return unique
+
+    def _add_constants(self) -> None:
+        for storage, real in self.stage.recording.recorder.constants.items():
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = real
+            node = self.functional.graph.get_attr(name)
+            node.meta.update(phase=0, spec=storage.root.spec)
+            self.functional.add_input(node, storage.root)
+
+    # -- out --------------------------------------------------------------------------------------------
+
+    def _add_results(self) -> None:
+        others = siblings(self.effects)
+        for number, base in self.effects.returned.items():
+            if number in others:
+                continue
+            node = self.functional.read(base.alias)
+            if node.op == "get_attr":
+                node = self.functional.emit(aten.clone.default, (node,), base.alias)
+            self._output("output", self._result_name(number, base), base.alias.spec, node, number)
+        for step in self.effects.steps:
+            if isinstance(step, (Copy, Attach)) and step.alias not in self.places:
+                self.places[step.alias] = len(self.outputs)
+                node = self.functional.read(step.alias)
+                self._output("write", self._object_name(step.target), step.alias.spec, node, step.target)
+
+    def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
+        if node is not None and node in self.nodes and role in ("output", "write") and number is not None:
+            node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
+        self.outputs.append(Output(role, name, spec))
+        self.nodes.append(node)
+        self.objects.append(number)
+
+    def _result_name(self, number: int, base: Base) -> str:
+        places = [
+            str(i)
+            for i, o in enumerate(self.stage.recording.outputs)
+            if isinstance(o, torch.Tensor) and (o is base.ghost or o._base is base.ghost)
+        ]
+        return ",".join(places) or f"object {number}"
+
+    def _object_name(self, number: int) -> str:
+        lifted = self.effects.inputs.get(number)
+        return self.naming(lifted)[1] if lifted is not None else f"object {number}"
+
+    # -- backward ---------------------------------------------------------------------------------------
+
+    def _add_backward(self, ops: tuple[Any, ...]) -> list[int]:
+        backward, recording = self.stage.backward, self.stage.recording
+        if backward is None or backward.error is not None:
+            return []
+        functional = self.functional
+        functional.phase = 1
+        live = self._add_live(ops[recording.num_forward :])
+        earlier = self.stage.earlier
+        if earlier is not None:
+            self._add_tangents(earlier)
+            functional.add_ops(ops[recording.num_forward : len(earlier.ops)])
+            functional.phase = earlier.phase
+            for place, alias in enumerate(earlier.aliases):
+                node = None if alias is None else functional.read(alias)
+                self._output("output", str(place), alias.spec if alias else None, node, None)
+        functional.phase = backward.phase
+        self._add_tangents(backward)
+        functional.add_ops(ops[backward.start :])
+        functional.phase = backward.phase
+        self._add_gradients(backward)
+        for number in self._written_in_backward(ops):
+            alias = self.effects.inputs[number].alias
+            self._output("write in backward", self._object_name(number), alias.spec, functional.read(alias), number)
+        return live
+
+    def _add_live(self, ops: tuple[Any, ...]) -> list[int]:
+        """Inputs that backward reads or writes as it finds them."""
+        recorder = self.stage.recording.recorder
+        storages = {a.storage for op in ops for a in op.writes if a.storage.kind == "input"} | recorder.live
+        live = []
+        for number, lifted in self.effects.inputs.items():
+            if lifted.alias.storage in storages and lifted.base is None:
+                node = self._input("live", self._object_name(number), lifted.spec, None, lifted)
+                self.functional.replace_contents(node, lifted.alias)
+                live.append(number)
+        return live
+
+    def _written_in_backward(self, ops: tuple[Any, ...]) -> list[int]:
+        later = ops[self.stage.recording.num_forward :]
+        storages = {a.storage for op in later for a in op.writes if a.storage.kind == "input"}
+        inputs = self.effects.inputs.items()
+        return [number for number, lifted in inputs if lifted.alias.storage in storages and lifted.base is None]
+
+    def _add_tangents(self, backward: Backward) -> None:
+        for place, tangent in enumerate(backward.tangents):
+            if tangent is not None:
+                node = self._input("tangent", self._tangent_name(place, backward), tangent.spec, tangent.alias, None)
+                node.meta["phase"] = backward.phase
+                node.meta["tangent"] = (backward.phase, place)
+
+    def _tangent_name(self, place: int, backward: Backward) -> str:
+        if backward.phase > 1:
+            return f"tangent{backward.phase}_{place}"
+        base = [b for b in self.stage.results.bases if b.needs_tangent][place]
+        number = base.alias.object
+        known = number in self.effects.inputs
+        return "tangent_" + (self._object_name(number) if known else self._result_name(number, base))
+
+    def _add_gradients(self, backward: Backward) -> None:
+        names = [self.naming(lifted)[1] for lifted in self.stage.inputs]
+        names += [f"tangent {place}" for place in range(len(backward.aliases) - len(names))]
+        for name, alias in zip(names, backward.aliases, strict=True):
+            node = None if alias is None else self.functional.read(alias)
+            self._output("grad", name, None if alias is None else alias.spec, node, None)
+
+    # -- done -------------------------------------------------------------------------------------------
+
+    def _finish(self) -> fx.GraphModule:
+        graph = self.functional.graph
+        graph.output(tuple(self.nodes))
+        clean(graph)
+        graph.lint()
+        return fx.GraphModule(self.constants, graph, class_name="Program")
+
+    def _calling(self, live: list[int]) -> Calling:
+        recording, effects = self.stage.recording, self.effects
+        recorder = recording.recorder
+        results = tuple(
+            Ref(recorder.alias(o).object) if isinstance(o, torch.Tensor) else o for o in recording.outputs
+        )
+        sensitive = {
+            number for number, l in effects.inputs.items() if l.alias.storage in self.functional.offset_sensitive
+        }
+        return Calling(
+            inputs=tuple(self.lifted),
+            outputs=tuple(self.objects),
+            gradients=self.stage.inputs,
+            tangents=tuple(b.alias.object for b in self.stage.results.bases if b.needs_tangent),
+            aliases=self.places,
+            effects=effects,
+            results=results,
+            structure=recording.structure,
+            leaves_grad_mode=recording.leaves_grad_mode,
+            live=tuple(live),
+            backward_error=self.stage.backward.error if self.stage.backward else None,
+            offset_sensitive=frozenset(sensitive),
+            stored=tuple((module, attribute, recorder.alias(t).object) for module, attribute, t in self.stage.stored),
+        )
+
+
+def build(stage: Stage, name: str, naming: Naming) -> Program:
+    return _Builder(stage, naming).build(name)
+
+
+def identifier(name: str) -> str:
+    """A name that Python can use: `blocks.0.weight` gives `blocks_0_weight`."""
+    text = re.sub(r"\W+", "_", name).strip("_")
+    return text if text and not text[0].isdigit() else f"v_{text}"
+
+
+__all__ = ["Stage", "build", "identifier"]

@@ -1,0 +1,103 @@
+"""The listing: a program as text. One value a line, its type at the right, the user's line above.
+
+    program step
+      inputs
+        param  fc.weight  f32[2, 3]
+        input  x          f32[4, 3]
+        ...
+      forward
+        # model.py:12  return self.fc(x).relu()   [fc]
+        addmm = aten.addmm(fc_bias, x, t)                      f32[4, 2]
+"""
+
+from __future__ import annotations
+
+import linecache
+import operator
+import os
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.functionalize.variants import Pure
+from foregrad.program.program import Program
+from foregrad.record.trace import Origin
+from foregrad.substrate import OpOverload
+from foregrad.words.signature import Input, Output
+from foregrad.words.spec import Spec, dtype_text
+
+_COLUMN = 72
+_PHASES = ("forward", "backward", "backward of the backward")
+
+
+def listing(program: Program) -> str:
+    """The whole program as text that can be compared: no addresses, no times."""
+    lines = [f"program {program.name}", "  inputs", *_table(program.signature.inputs)]
+    phase, above = -1, ""
+    for node in program.graph.graph.nodes:
+        if node.op not in ("call_function", "get_attr"):
+            continue
+        if node.meta.get("phase", 0) != phase and node.op == "call_function":
+            phase, above = node.meta.get("phase", 0), ""
+            lines.append(f"  {_PHASES[min(phase, 2)]}")
+        origin = _origin_text(node.meta.get("origin"))
+        if origin != above and node.op == "call_function":
+            above = origin
+            if origin:
+                lines.append(f"    # {origin}")
+        lines.append("    " + _typed(_node_text(node), node.meta.get("spec")))
+    results: Any = program.graph.graph.output_node().args[0]
+    names = [r.name if isinstance(r, fx.Node) else "None" for r in results]
+    lines += ["  outputs", *_table(program.signature.outputs, names)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(values: tuple[Input, ...] | tuple[Output, ...], names: list[str] | None = None) -> list[str]:
+    roles = max((len(v.role) for v in values), default=0)
+    return [
+        "    " + _typed(f"{v.role:<{roles}}  {v.name}" + (f" = {names[i]}" if names else ""), v.spec)
+        for i, v in enumerate(values)
+    ]
+
+
+def _typed(text: str, spec: Spec | None) -> str:
+    return f"{text:<{_COLUMN}}  {spec}" if spec is not None else text
+
+
+def _node_text(node: fx.Node) -> str:
+    if node.op == "get_attr":
+        return f"{node.name} = constant"
+    if node.target is operator.getitem:
+        return f"{node.name} = {_value(node.args[0])}[{node.args[1]}]"
+    args = [_value(a) for a in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]
+    return f"{node.name} = {target_text(node.target)}({', '.join(args)})"
+
+
+def target_text(target: Any) -> str:
+    """An op as `aten.mul`, with its overload only where it is not the usual one."""
+    if isinstance(target, Pure):
+        return f"pure({target_text(target.op)})"
+    if not isinstance(target, OpOverload):
+        return getattr(target, "__name__", str(target))
+    name = target._schema.name.replace("::", ".")
+    return name if target._overloadname in ("default", "Tensor", "") else f"{name}.{target._overloadname}"
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, fx.Node):
+        return value.name
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_value(v) for v in value) + "]"
+    if isinstance(value, torch.dtype):
+        return dtype_text(value)
+    return str(value).removeprefix("torch.") if isinstance(value, (torch.layout, torch.memory_format)) else repr(value)
+
+
+def _origin_text(origin: Origin | None) -> str:
+    if origin is None or origin.code is None:
+        return ""
+    line = linecache.getline(origin.file, origin.line).strip()
+    text = f"{os.path.basename(origin.file)}:{origin.line}"
+    text += f"  {line}" if line else ""
+    return text + (f"  [{origin.module}]" if origin.module else "")

@@ -1,0 +1,91 @@
+"""Program: what was recorded, as a pure graph, with a name and a role for every value that enters or leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import fx
+
+from foregrad.functionalize.effects import Effects
+from foregrad.record.inputs import Lifted
+from foregrad.record.trace import Alias
+from foregrad.substrate import TreeSpec
+from foregrad.words.signature import Signature
+
+
+@dataclass(frozen=True, eq=False)
+class Calling:
+    """How the values of a program hang together with the tensors of a call; not part of the listing."""
+
+    inputs: tuple[Lifted | None, ...]  # for each input of the graph; None for tangents and kept values
+    outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
+    gradients: tuple[Lifted, ...]  # inputs for which there is an output of role "grad", in that order
+    tangents: tuple[int, ...]  # objects that the tangents belong to, in order
+    aliases: dict[Alias, int]  # values that effects need: their place among the outputs
+    effects: Effects
+    results: tuple[Any, ...]  # leaves of the result: `Ref` to an object, or a plain value
+    structure: TreeSpec
+    leaves_grad_mode: bool
+    live: tuple[int, ...]  # inputs of role "live": the object that each is
+    backward_error: Exception | None
+    offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
+    stored: tuple[tuple[Any, str, int], ...]  # attributes to set: module, name, object
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A captured function: `graph` takes the inputs and tangents, and gives outputs, writes and gradients.
+
+    `str(program)` is the listing. Passes are functions from program to program; `with_graph` makes the new one.
+    """
+
+    name: str
+    graph: fx.GraphModule
+    signature: Signature
+    calling: Calling
+    first_phase: int = 0
+
+    @property
+    def forward(self) -> fx.GraphModule:
+        """The forward half: `(inputs) -> (outputs, writes, saved)`."""
+        from foregrad.partition.split import split
+
+        return split(self).forward
+
+    @property
+    def backward(self) -> fx.GraphModule:
+        """The backward half: `(saved, tangents) -> (gradients)`."""
+        from foregrad.partition.split import split
+
+        return split(self).backward
+
+    def with_graph(self, graph: fx.GraphModule) -> Program:
+        """The same program with another graph of the same signature."""
+        graph.graph.lint()
+        graph.recompile()
+        return replace(self, graph=graph)
+
+    def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
+        """The program after each pass in turn, checked after each."""
+        program = self
+        for one in passes:
+            program = one(program)
+            program.verify()
+        return program
+
+    def verify(self) -> None:
+        """Check every rule of a well-formed program; raises `ProgramError` with all that are broken."""
+        from foregrad.program.verify import verify
+
+        verify(self)
+
+    def __str__(self) -> str:
+        from foregrad.program.printer import listing
+
+        return listing(self)
+
+    def __repr__(self) -> str:
+        inputs, outputs = len(self.signature.inputs), len(self.signature.outputs)
+        return f"<Program {self.name}: {inputs} inputs, {len(self.graph.graph.nodes)} nodes, {outputs} outputs>"

@@ -1,0 +1,28 @@
+"""Which line of the user's code is running."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import CodeType
+
+import torch
+
+_LIBRARIES = tuple(
+    os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(os.path.abspath(__file__)))
+)
+_is_library: dict[CodeType, bool] = {}
+
+
+def user_frame(depth: int) -> tuple[CodeType | None, int]:
+    """The innermost frame outside torch and foregrad: its code, and the instruction that it is at."""
+    frame = sys._getframe(depth)
+    while frame is not None:
+        code = frame.f_code
+        known = _is_library.get(code)
+        if known is None:
+            known = _is_library[code] = code.co_filename.startswith((*_LIBRARIES, "<"))
+        if not known:
+            return code, frame.f_lasti
+        frame = frame.f_back  # type: ignore[assignment]
+    return None, 0

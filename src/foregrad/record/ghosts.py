@@ -1,0 +1,183 @@
+"""Ghosts: plain tensors whose memory is never touched, and what each op makes of them.
+
+View ops run for real, since they only compute sizes. For every other op the sizes of its results come from a
+table keyed by the op and what its arguments look like; a FakeTensorMode is asked once for each new key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from foregrad.substrate import FakeTensorMode, OpOverload, neg_view, uninitialized_memory_untouched
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A new tensor among the results of an op."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    def ghost(self) -> torch.Tensor:
+        return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument among the results of an op, by its place among the tensors of the call."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an op returns (`Made`, `Given`, None, numbers, nested lists), and which arguments it resizes."""
+
+    result: Any
+    resized: tuple[tuple[int, Made], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What the schema of an op says about memory."""
+
+    is_view: bool
+    is_mutable: bool
+    changes_metadata: bool
+    writes: tuple[int | str, ...]  # arguments written: position, or name for keyword-only ones
+    reads: tuple[int | str, ...]  # all other arguments
+
+
+#: Ops that write arguments without saying so in their schema: which arguments, and when.
+HIDDEN_WRITES: dict[OpOverload, Any] = {
+    aten.native_batch_norm.default: lambda args: (3, 4) if args[5] and args[3] is not None else (),
+}
+
+#: In-place ops that change the geometry of their first argument and run for real on ghosts.
+_METADATA_OPS = {
+    aten.set_.default,
+    aten.set_.source_Tensor,
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
+    aten.set_.source_Tensor_storage_offset,
+    aten.resize_.default,
+    aten.resize_as_.default,
+}
+
+
+@cache
+def kind_of(func: OpOverload) -> Kind:
+    schema = func._schema
+    writes: list[int | str] = []
+    reads: list[int | str] = []
+    for position, argument in enumerate(schema.arguments):
+        where: int | str = argument.name if argument.kwarg_only else position
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        (writes if is_written else reads).append(where)
+    aliased = [r.alias_info is not None for r in schema.returns]
+    return Kind(
+        is_view=bool(aliased) and all(aliased) and not schema.is_mutable,
+        is_mutable=schema.is_mutable,
+        changes_metadata=torch.Tag.inplace_view in func.tags or func in _METADATA_OPS,
+        writes=tuple(writes),
+        reads=tuple(reads),
+    )
+
+
+class GhostTable:
+    """The sizes that each op gives to its results, learnt once for each way of calling it."""
+
+    def __init__(self) -> None:
+        self._outcomes: dict[Any, Outcome] = {}
+        self._fakes = FakeTensorMode(allow_non_fake_inputs=False)
+
+    def outcome(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+        found = self._outcomes.get(key)
+        if found is None:
+            found = self._learn(func, args, kwargs)
+            if key is not None:
+                self._outcomes[key] = found
+        return found
+
+    def _learn(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+        places: dict[int, int] = {}
+        with self._fakes, torch.no_grad():
+            given: list[torch.Tensor] = []
+
+            def fake(value: Any) -> Any:
+                if isinstance(value, torch.Tensor):
+                    made = _fake_like(value)
+                    places[id(made)] = len(given)
+                    given.append(made)
+                    return made
+                if isinstance(value, (list, tuple)):
+                    return type(value)(fake(v) for v in value)
+                return value
+
+            result = func(*[fake(a) for a in args], **{k: fake(v) for k, v in kwargs.items()})
+            before = [(m.size(), m.stride()) for m in given] if not kind_of(func).is_mutable else None
+        originals = _tensors((args, kwargs))
+        resized = tuple(
+            (place, Made(tuple(after.size()), tuple(after.stride()), after.dtype))
+            for place, (was, after) in enumerate(zip(originals, given, strict=True))
+            if before is None and (was.size() != after.size() or was.stride() != after.stride())
+        )
+        return Outcome(_describe(result, places), resized)
+
+
+def _fake_like(ghost: torch.Tensor) -> torch.Tensor:
+    made = torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=ghost.device)
+    if ghost.is_conj():
+        made = made.conj()
+    return neg_view(made) if ghost.is_neg() else made
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _tensors(v)]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v)]
+    return []
+
+
+def _describe(result: Any, places: dict[int, int]) -> Any:
+    if isinstance(result, torch.Tensor):
+        if id(result) in places:
+            return Given(places[id(result)])
+        if result.layout is not torch.strided:
+            raise NotImplementedError(f"a result of layout {result.layout}")
+        return Made(tuple(result.size()), tuple(result.stride()), result.dtype)
+    if isinstance(result, (list, tuple)):
+        return type(result)(_describe(r, places) for r in result)
+    return result
+
+
+def make(result: Any, given: list[torch.Tensor]) -> Any:
+    """The ghosts that an outcome stands for."""
+    if type(result) is Made:
+        return torch.empty_strided(result.size, result.stride, dtype=result.dtype)
+    if type(result) is Given:
+        return given[result.place]
+    if isinstance(result, (list, tuple)):
+        return type(result)(make(r, given) for r in result)
+    return result
+
+
+def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
+    """A ghost with the geometry of a real tensor over a given storage; no autograd view of anything."""
+    ghost = torch.empty(0, dtype=like.dtype, device=storage.device)
+    return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())  # type: ignore[arg-type]
+
+
+def ghost_storage(num_bytes: int) -> torch.UntypedStorage:
+    with uninitialized_memory_untouched():
+        return torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()

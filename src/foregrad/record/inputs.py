@@ -1,0 +1,208 @@
+"""Inputs: a ghost for every real tensor that the function is given or reaches for.
+
+Tensors that overlap in memory get ghosts that overlap in the same way: views of one base. A tensor that has a
+history outside gets one here too, so that writing to it is as legal as it is in eager, and so that the gradient of
+the value *before* the write has a place to arrive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+from foregrad.errors import CaptureError
+from foregrad.record.ghosts import ghost_over, ghost_storage
+from foregrad.record.recorder import Recorder
+from foregrad.record.trace import Alias
+from foregrad.substrate import FakeTensor, is_traceable_wrapper_subclass, no_dispatch_modes
+from foregrad.words.spec import Spec
+
+
+@dataclass(eq=False, slots=True)
+class Lifted:
+    """A real tensor and the ghost that stands for it while recording."""
+
+    real: torch.Tensor
+    ghost: torch.Tensor
+    alias: Alias
+    slot: torch.Tensor | None  # the leaf at which the gradient of the value on entry arrives
+    base: Lifted | None  # the input that this one is a view of, if they overlap
+    edge: GradientEdge | None  # where the gradient of a view arrives, on entry
+    entry_node: Any  # grad_fn on entry
+    required_grad: bool
+    version: int  # of the ghost, on entry
+    is_argument: bool
+    is_hidden: bool = False  # the base of arguments that is no argument itself
+
+    @property
+    def spec(self) -> Spec:
+        return Spec.of(self.real)
+
+    @property
+    def was_rebased(self) -> bool:
+        """Whether autograd gave the tensor another history while recording."""
+        return self.ghost.grad_fn is not self.entry_node
+
+
+class Entry(torch.autograd.Function):
+    """Gives a ghost a history of one node, whose input is where its gradient arrives."""
+
+    @staticmethod
+    def forward(ctx: Any, slot: torch.Tensor, holder: list[torch.Tensor]) -> torch.Tensor:
+        return holder[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient, None
+
+
+class Inputs:
+    """Every tensor lifted so far, by the object that it is."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self._by_id: dict[int, Lifted] = {}
+        self._storages: list[tuple[torch.Tensor, torch.UntypedStorage]] = []
+        self.all: list[Lifted] = []
+
+    def find(self, real: torch.Tensor) -> Lifted | None:
+        return self._by_id.get(id(real))
+
+    def lift_arguments(self, tensors: Sequence[torch.Tensor]) -> None:
+        for tensor in tensors:
+            _check_kind(tensor)
+        for group in overlapping_groups(tensors):
+            if len(group) == 1:
+                self._lift_alone(group[0], is_argument=True)
+            else:
+                self._lift_group(group)
+
+    def lift(self, real: torch.Tensor) -> torch.Tensor:
+        """The ghost of a tensor that the function reached for by itself."""
+        found = self._by_id.get(id(real))
+        if found is not None:
+            return found.ghost
+        with no_dispatch_modes():
+            return self._lift_new(real)
+
+    def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
+        _check_kind(real)
+        for other in self.all:
+            if _overlap(other.real, real):
+                return self._lift_into(other, real).ghost
+        return self._lift_alone(real, is_argument=False).ghost
+
+    def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
+        storage = ghost_storage(_end(real))
+        return self._add(real, ghost_over(storage, real), is_argument=is_argument)
+
+    def _lift_group(self, group: list[torch.Tensor]) -> None:
+        bases = list({id(b): b for b in map(_base_of, group)}.values())
+        storage = ghost_storage(max(_end(t) for t in (*group, *bases)))
+        members = {id(t) for t in group}
+        for base in bases:
+            lifted = self._add(base, ghost_over(storage, base), is_argument=id(base) in members)
+            lifted.is_hidden = id(base) not in members
+        for real in group:
+            if id(real) not in self._by_id:
+                self._add_view(real, self._by_id[id(_base_of(real))], is_argument=True)
+
+    def _lift_into(self, other: Lifted, real: torch.Tensor) -> Lifted:
+        """Lift a tensor that overlaps one lifted before."""
+        base = self._by_id.get(id(_base_of(real)))
+        if base is not None and base.real is not real:
+            return self._add_view(real, base, is_argument=False)
+        storage = other.ghost.untyped_storage()
+        if storage.nbytes() < _end(real):
+            raise CaptureError(
+                f"the function uses a tensor {Spec.of(real)} that shares memory with one of its inputs "
+                f"({other.spec}) and reaches outside it. Pass both as arguments."
+            )
+        return self._add(real, ghost_over(storage, real), is_argument=False)
+
+    def _add(self, real: torch.Tensor, ghost: torch.Tensor, *, is_argument: bool) -> Lifted:
+        slot = None
+        with torch.enable_grad():
+            if real.requires_grad and real.is_leaf:
+                slot = ghost.requires_grad_()
+                if isinstance(real, torch.nn.Parameter):
+                    slot = ghost = torch.nn.Parameter(ghost.detach())
+            elif real.requires_grad:
+                slot = torch.empty_strided(
+                    real.size(), real.stride(), dtype=real.dtype, device=ghost.device
+                ).requires_grad_()
+                ghost = Entry.apply(slot, [ghost])  # type: ignore[no-untyped-call]
+        alias = self._recorder.register(ghost, kind="input")
+        lifted = Lifted(
+            real, ghost, alias, slot, None, None, ghost.grad_fn, real.requires_grad, ghost._version, is_argument
+        )
+        return self._keep(lifted)
+
+    def _add_view(self, real: torch.Tensor, base: Lifted, *, is_argument: bool) -> Lifted:
+        if real.dtype != base.real.dtype:
+            raise CaptureError(
+                f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype. Pass one of them."
+            )
+        with torch.set_grad_enabled(real.requires_grad):
+            ghost = base.ghost.as_strided(real.size(), real.stride(), real.storage_offset())
+        alias = self._recorder.register(ghost, kind="input")
+        edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
+        lifted = Lifted(
+            real, ghost, alias, None, base, edge, ghost.grad_fn, real.requires_grad, ghost._version, is_argument
+        )
+        return self._keep(lifted)
+
+    def _keep(self, lifted: Lifted) -> Lifted:
+        self._by_id[id(lifted.real)] = lifted
+        self.all.append(lifted)
+        return lifted
+
+
+def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
+    """Tensors that share bytes, directly or through others; in the order of their first members."""
+    groups: list[tuple[int, int, list[torch.Tensor]]] = []
+    for tensor in tensors:
+        start, end = _byte_range(tensor)
+        merged = [tensor]
+        rest = []
+        for other_start, other_end, members in groups:
+            if start < other_end and other_start < end:
+                start, end = min(start, other_start), max(end, other_end)
+                merged = members + merged
+            else:
+                rest.append((other_start, other_end, members))
+        groups = [*rest, (start, end, merged)]
+    order = {id(t): i for i, t in enumerate(tensors)}
+    return sorted((members for _, _, members in groups), key=lambda members: order[id(members[0])])
+
+
+def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
+    start = tensor.data_ptr()
+    return start, start + Spec.of(tensor).num_bytes
+
+
+def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    (a_start, a_end), (b_start, b_end) = _byte_range(a), _byte_range(b)
+    return a_start < b_end and b_start < a_end
+
+
+def _end(tensor: torch.Tensor) -> int:
+    return tensor.storage_offset() * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
+
+
+def _base_of(tensor: torch.Tensor) -> torch.Tensor:
+    base = tensor._base
+    return tensor if base is None else base
+
+
+def _check_kind(tensor: torch.Tensor) -> None:
+    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        raise CaptureError(f"tensors of type {type(tensor).__name__} cannot be captured yet.")
+    if tensor.layout is not torch.strided:
+        raise CaptureError(f"a tensor of layout {tensor.layout} cannot be captured; pass a strided tensor.")
+    if tensor.device.type != "cpu":
+        raise CaptureError(f"a tensor on {tensor.device} cannot be captured yet; only CPU tensors can.")

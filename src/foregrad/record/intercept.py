@@ -1,0 +1,133 @@
+"""Intercept: stands between the user's code and torch while recording.
+
+Real tensors that the function reaches for (parameters, closures, globals) are swapped for their ghosts before autograd
+sees them, so no real tensor is ever touched, in this thread or another; and what a dispatch mode cannot see is seen
+here: `x.data = y`, `.grad`, and reading data that a ghost does not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from foregrad.errors import CaptureError
+from foregrad.record.frames import user_frame
+from foregrad.record.inputs import Inputs
+from foregrad.record.recorder import Recorder
+from foregrad.record.trace import Op, Origin
+from foregrad.substrate import is_functorch_wrapped_tensor
+
+Tensor = torch.Tensor
+
+
+class SetData:
+    """Stands for `x.data = y` in a recording."""
+
+    __name__ = "set_data"
+
+
+SET_DATA: Any = SetData()
+
+
+class Intercept(TorchFunctionMode):
+    """Swaps real tensors for ghosts in every call to torch, and handles the calls that need care."""
+
+    def __init__(self, recorder: Recorder, inputs: Inputs) -> None:
+        super().__init__()
+        self._recorder = recorder
+        self._inputs = inputs
+        self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = self._swap(args)
+        kwargs = self._swap(kwargs) if kwargs else {}
+        special = _SPECIAL.get(func)
+        if special is not None:
+            return special(self, func, args, kwargs)
+        return func(*args, **kwargs)
+
+    def _swap(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if self._recorder.knows(value) or is_functorch_wrapped_tensor(value):
+                return value
+            found = self._inputs.find(value)
+            if found is not None:
+                return found.ghost
+            return value if self._is_ours(value) else self._inputs.lift(value)
+        kind = type(value)
+        if kind is tuple:
+            return tuple([self._swap(v) for v in value])
+        if kind is list:
+            return [self._swap(v) for v in value]
+        if kind is dict:
+            return {k: self._swap(v) for k, v in value.items()}
+        return value
+
+    def _is_ours(self, value: Tensor) -> bool:
+        """Whether an unknown tensor came from the recording: autograd unpacks copies of ghosts."""
+        return value.layout is torch.strided and self._recorder.owns(value)
+
+    def set_data(self, func: Any, args: Any, kwargs: Any) -> None:
+        target, source = args
+        before, taken = self._recorder.alias(target), self._recorder.alias(source)
+        func(target, source)
+        index = len(self._recorder.ops)
+        after = self._recorder.register(target, storage=taken.storage, parent=taken, op=index)
+        self._recorder.append(SET_DATA, (before, taken), {}, after, renames=before)
+
+    def get_data(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args)
+        self.unshared.add(len(self._recorder.ops) - 1)
+        return result
+
+    def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
+        for lifted in self._inputs.all:
+            if lifted.ghost is args[0] and lifted.real.grad is not None and lifted.ghost.grad is None:
+                refuse("reads the .grad of one of its inputs", "Pass the gradient as an argument.")
+        return func(*args)
+
+    def set_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if any(lifted.ghost is args[0] for lifted in self._inputs.all):
+            refuse("assigns the .grad of one of its inputs", "Return the gradient and assign it outside.")
+        return func(*args)
+
+    def read(self, func: Any, args: Any, kwargs: Any) -> Any:
+        name = getattr(func, "__name__", str(func)).strip("_")
+        tensor = args[0]
+        refuse(
+            f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
+            "Capture has no data. Return the tensor and read it outside the captured function.",
+        )
+
+
+def refuse(what: str, instead: str) -> None:
+    code, instruction = user_frame(2)
+    raise CaptureError(f"the function {what}.\n  at {Origin(code, instruction, '')}\n{instead}")
+
+
+_SPECIAL: dict[Any, Callable[..., Any]] = {
+    Tensor.data.__set__: Intercept.set_data,  # type: ignore[attr-defined]
+    Tensor.data.__get__: Intercept.get_data,  # type: ignore[attr-defined]
+    Tensor.grad.__get__: Intercept.get_grad,  # type: ignore[attr-defined]
+    Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[attr-defined]
+    **dict.fromkeys(
+        (
+            Tensor.tolist,
+            Tensor.numpy,
+            Tensor.data_ptr,
+            Tensor.__array__,
+            Tensor.__dlpack__,
+            Tensor.__repr__,
+            Tensor.__reduce_ex__,
+            Tensor.storage,
+            Tensor.untyped_storage,
+            Tensor.share_memory_,
+        ),
+        Intercept.read,
+    ),
+}
+
+__all__ = ["SET_DATA", "Intercept", "Op"]

@@ -1,0 +1,96 @@
+"""Which modules the function calls, and the path of the one that is running."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+
+from foregrad.record.recorder import Recorder
+
+_current = threading.local()
+_lock = threading.Lock()
+_handles: list[Any] = []
+_num_watchers = 0
+
+
+class CalledModules:
+    """The modules called while recording, with the path of each."""
+
+    def __init__(self, recorder: Recorder, names: dict[int, str]) -> None:
+        self._recorder = recorder
+        self._names = names  # paths of modules, by id
+        self._stack: list[str] = []
+        self.on_enter: Callable[[torch.nn.Module], None] | None = None
+        self.called: dict[int, torch.nn.Module] = {}
+        self.tops: dict[int, tuple[str, torch.nn.Module]] = {}
+
+    def path(self, module: torch.nn.Module) -> str:
+        path = self._names.get(id(module))
+        if path is None:
+            path = type(module).__name__
+            self.add_names(path, module)
+        return path
+
+    def add_names(self, prefix: str, module: torch.nn.Module) -> None:
+        """Name a module and all below it; the first name of a module stays."""
+        self.tops.setdefault(id(module), (prefix, module))
+        for name, child in module.named_modules(prefix=prefix):
+            self._names.setdefault(id(child), name)
+
+    def enter(self, module: torch.nn.Module) -> None:
+        self.called.setdefault(id(module), module)
+        if self.on_enter is not None:
+            self.on_enter(module)
+        self._stack.append(self._recorder.module)
+        self._recorder.module = self.path(module)
+
+    def exit(self) -> None:
+        if self._stack:
+            self._recorder.module = self._stack.pop()
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Follow module calls of this thread."""
+        before = getattr(_current, "modules", None)
+        _current.modules = self
+        _install()
+        try:
+            yield
+        finally:
+            _uninstall()
+            _current.modules = before
+
+
+def _install() -> None:
+    global _num_watchers
+    with _lock:
+        _num_watchers += 1
+        if _num_watchers == 1:
+            _handles.append(register_module_forward_pre_hook(_before))
+            _handles.append(register_module_forward_hook(_after, always_call=True))
+
+
+def _uninstall() -> None:
+    global _num_watchers
+    with _lock:
+        _num_watchers -= 1
+        if _num_watchers == 0:
+            while _handles:
+                _handles.pop().remove()
+
+
+def _before(module: torch.nn.Module, args: Any) -> None:
+    watching = getattr(_current, "modules", None)
+    if watching is not None:
+        watching.enter(module)
+
+
+def _after(module: torch.nn.Module, args: Any, output: Any) -> None:
+    watching = getattr(_current, "modules", None)
+    if watching is not None:
+        watching.exit()

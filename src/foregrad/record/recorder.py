@@ -1,0 +1,344 @@
+"""Recorder: the dispatch mode that sees every op below autograd and writes it down, computing nothing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.record.frames import user_frame
+from foregrad.record.ghosts import HIDDEN_WRITES, GhostTable, Kind, kind_of, make
+from foregrad.record.trace import Alias, Op, Origin, Storage
+from foregrad.substrate import (
+    BackwardCFunction,
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    OpOverload,
+    TorchDispatchMode,
+    UnsupportedOperatorException,
+    current_autograd_node,
+    next_sequence_number,
+    no_function_modes,
+    num_function_modes,
+)
+
+aten = torch.ops.aten
+_tables = threading.local()
+_LIFTS = {aten.lift_fresh.default, aten.lift.default}
+_READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
+_PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
+_SKIPPED = {torch.ops.prim.device.default}
+_NOWHERE = Origin(None, 0, "")
+
+
+class Recorder(TorchDispatchMode):
+    """Turns calls into `Op`s over `Alias`es.
+
+    `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
+    """
+
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        if not hasattr(_tables, "ghosts"):
+            _tables.ghosts = GhostTable()
+        self.table: GhostTable = _tables.ghosts
+        self._lift = lift
+        self.ops: list[Op] = []
+        self.storages: list[Storage] = []
+        self.objects: list[torch.Tensor] = []
+        self.constants: dict[Storage, torch.Tensor] = {}
+        self.live: set[Storage] = set()
+        self.phase = 0
+        self.module = ""
+        self._alias_of: dict[int, Alias] = {}
+        self._storage_of: dict[int, Storage] = {}
+        self._metas: dict[Any, int] = {}
+        self._origins: dict[int, Origin] = {}
+        self._node: tuple[Any, Origin] = (None, _NOWHERE)
+        self._num_aliases = 0
+
+    # -- what the tensors are -------------------------------------------------------------------------
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        return id(tensor) in self._alias_of
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in the memory of a ghost."""
+        return tensor.untyped_storage()._cdata in self._storage_of
+
+    def alias(self, tensor: torch.Tensor) -> Alias:
+        """The alias that a ghost stands for; a tensor that autograd unpacked is known by its storage."""
+        found = self._alias_of.get(id(tensor))
+        if found is not None:
+            return found
+        storage = self._storage_of.get(tensor.untyped_storage()._cdata)
+        if storage is None:
+            return self.alias(self._lift(tensor))
+        geometry = _geometry(tensor)
+        for known in storage.aliases:
+            if (known.geometry, known.bits) == geometry:
+                self._alias_of[id(tensor)] = known
+                self.objects.append(tensor)
+                return known
+        return self.register(tensor, storage=storage)
+
+    def register(
+        self,
+        tensor: torch.Tensor,
+        *,
+        kind: str = "fresh",
+        storage: Storage | None = None,
+        parent: Alias | None = None,
+        op: int | None = None,
+        position: int = 0,
+    ) -> Alias:
+        """Give a ghost that was just made, or has just changed its geometry, its alias."""
+        handle = tensor.untyped_storage()
+        storage = storage or self._storage_of.get(handle._cdata)
+        if storage is None:
+            storage = Storage(len(self.storages), kind, handle)
+            self.storages.append(storage)
+            self._storage_of[handle._cdata] = storage
+        before = self._alias_of.get(id(tensor))
+        (size, stride, offset, dtype), bits = _geometry(tensor)
+        meta = self._metas.setdefault((size, stride, dtype, bits), len(self._metas))
+        number = before.object if before is not None else len(self.objects)
+        index, self._num_aliases = self._num_aliases, self._num_aliases + 1
+        alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)
+        if before is None:
+            self.objects.append(tensor)
+        storage.aliases.append(alias)
+        self._alias_of[id(tensor)] = alias
+        return alias
+
+    # -- the ops --------------------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if num_function_modes():
+            with no_function_modes():
+                return self._dispatch(func, args, kwargs or {})
+        return self._dispatch(func, args, kwargs or {})
+
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        if func in _SKIPPED:
+            return func(*args, **kwargs)
+        if not isinstance(func, OpOverload):
+            raise CaptureError(f"{func} cannot be captured yet.\n{self._where()}")
+        if func in _LIFTS and not self.knows(args[0]):
+            return self._constant(args[0])
+        if func in _READS_DATA:
+            return self._read(func, args)
+        kind = kind_of(func)
+        given: list[torch.Tensor] = []
+        key: list[Any] = [func]
+        op_args = tuple([self._encode(a, key, given) for a in args])
+        op_kwargs = {k: self._encode(v, key, given) for k, v in kwargs.items()} if kwargs else kwargs
+        key.extend(kwargs)
+        if kind.is_view:
+            return self._view(func, args, kwargs, op_args, op_kwargs)
+        if kind.changes_metadata:
+            return self._change_metadata(func, args, kwargs, op_args, op_kwargs, given)
+        return self._compute(func, kind, tuple(key), given, op_args, op_kwargs, args, kwargs)
+
+    def _encode(self, value: Any, key: list[Any], given: list[torch.Tensor]) -> Any:
+        """The recorded form of an argument; adds what it looks like to the key, tensors to `given`."""
+        kind = type(value)
+        if kind in _PLAIN:
+            key.append(kind)
+            key.append(value)
+            return value
+        if isinstance(value, torch.Tensor):
+            alias = self._alias_of.get(id(value)) or self.alias(value)
+            key.append(alias.meta)
+            given.append(value if id(value) in self._alias_of else self.objects[alias.object])
+            return alias
+        if kind is list or kind is tuple:
+            key.append(len(value))
+            return [self._encode(v, key, given) for v in value]
+        key.append(object())  # an argument of another type, such as a generator: never the same twice
+        return value
+
+    def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
+        result = func(*[self._ghost(a) for a in args], **kwargs)
+        parent = next((a for a in op_args if isinstance(a, Alias)), None)
+        index = len(self.ops)
+
+        def register(value: Any, position: int) -> Any:
+            if isinstance(value, torch.Tensor):
+                return self.register(value, parent=parent, op=index, position=position)
+            return [register(v, i) for i, v in enumerate(value)]
+
+        self.append(func, op_args, op_kwargs, register(result, 0), is_view=True)
+        return result
+
+    def _change_metadata(
+        self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any, given: list[torch.Tensor]
+    ) -> Any:
+        target, before = given[0], op_args[0]
+        num_bytes = target.untyped_storage().nbytes()
+        result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
+        storage = self._storage_of.get(target.untyped_storage()._cdata)
+        if storage is not None and target.untyped_storage().nbytes() > num_bytes and storage is before.storage:
+            storage.is_grown = True
+        takes = next((a for a in op_args[1:] if isinstance(a, Alias)), None)
+        parent = before if storage is before.storage else takes
+        after = self.register(target, parent=parent, op=len(self.ops))
+        self.append(func, op_args, op_kwargs, after, renames=before)
+        return target if isinstance(result, torch.Tensor) else result
+
+    def _compute(
+        self,
+        func: OpOverload,
+        kind: Kind,
+        key: Any,
+        given: list[torch.Tensor],
+        op_args: Any,
+        op_kwargs: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
+        try:
+            outcome = self.table.outcome(key, func, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            raise CaptureError(
+                f"{func} gives a result whose shape depends on data, so no fixed program can hold it.\n"
+                f"{self._where()}\nUse a form with a fixed shape (torch.where instead of a boolean index), "
+                "or leave this part outside the captured function."
+            ) from error
+        except (UnsupportedOperatorException, NotImplementedError) as error:
+            raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
+        writes = self._writes(func, kind, op_args, op_kwargs)
+        index = len(self.ops)
+        for place, made in outcome.resized:
+            given[place].resize_(made.size).as_strided_(made.size, made.stride)
+            self.register(given[place], op=index, parent=None)
+        result = make(outcome.result, given)
+        counter = iter(range(1 << 30))
+
+        def register(value: Any) -> Any:
+            if isinstance(value, torch.Tensor):
+                position = next(counter)
+                known = self._alias_of.get(id(value))
+                return known if known is not None else self.register(value, op=index, position=position)
+            if isinstance(value, (list, tuple)):
+                return [register(v) for v in value]
+            return value
+
+        outputs = register(result)
+        for alias in writes:
+            alias.storage.num_writes += 1
+        rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
+        self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased)
+        return result
+
+    def _rebased(self, given: list[torch.Tensor], writes: tuple[Alias, ...]) -> tuple[int, ...]:
+        if not any(t.requires_grad for t in given):
+            return ()
+        bases = [_base_of(self.objects[alias.object]) for alias in writes]
+        return tuple(self.alias(base).object for base in bases)
+
+    def _writes(self, func: OpOverload, kind: Kind, args: Any, kwargs: Any) -> tuple[Alias, ...]:
+        hidden = HIDDEN_WRITES.get(func)
+        places = hidden(args) if hidden is not None else kind.writes
+        found: list[Alias] = []
+        for place in places:
+            value = kwargs.get(place) if isinstance(place, str) else (args[place] if place < len(args) else None)
+            if isinstance(value, Alias):
+                found.append(value)
+            elif isinstance(value, list):
+                found.extend(v for v in value if isinstance(v, Alias))
+        return tuple(found)
+
+    def append(self, func: Any, args: Any, kwargs: Any, outputs: Any, **more: Any) -> None:
+        op = Op(
+            index=len(self.ops),
+            func=func,
+            args=args,
+            kwargs=kwargs,
+            outputs=outputs,
+            writes=more.get("writes", ()),
+            phase=self.phase,
+            grad_enabled=torch.is_grad_enabled(),
+            origin=self._origin(),
+            is_view=more.get("is_view", False),
+            rebased=more.get("rebased", ()),
+            renames=more.get("renames"),
+        )
+        self.ops.append(op)
+
+    def _ghost(self, value: Any) -> Any:
+        """The ghost of an argument that may be a real tensor."""
+        if isinstance(value, torch.Tensor) and id(value) not in self._alias_of:
+            return self.objects[self.alias(value).object]
+        return value
+
+    # -- data -----------------------------------------------------------------------------------------
+
+    def _constant(self, real: torch.Tensor) -> torch.Tensor:
+        """A tensor built from Python numbers inside the function: its data is part of the program."""
+        ghost = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=real.device)
+        alias = self.register(ghost, kind="constant")
+        self.constants[alias.storage] = real.detach()
+        return ghost
+
+    def _read(self, func: Any, args: Any) -> Any:
+        values = [self._known_value(a) for a in args]
+        if all(v is not None for v in values):
+            return func(*values)
+        shown = next(a for a, v in zip(args, values, strict=True) if v is None)
+        raise CaptureError(
+            f"the value of a tensor {self.alias(shown).spec} is needed in Python, but capture has no data.\n"
+            f"{self._where()}\nKeep the computation in tensors (torch.where for a branch), compute the number "
+            "outside and pass it as an argument, or leave this part outside the captured function."
+        )
+
+    def _known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        alias = self.alias(tensor)
+        real = self.constants.get(alias.storage)
+        if real is None or alias.storage.num_writes or alias.dtype != real.dtype:
+            return None
+        return real.as_strided(alias.size, alias.stride, alias.offset)
+
+    # -- where ----------------------------------------------------------------------------------------
+
+    def _origin(self) -> Origin:
+        node = current_autograd_node()
+        if node is not None and self.phase:
+            if node is not self._node[0]:
+                self._node = (node, self._origins.get(node._sequence_nr(), _NOWHERE))
+                if isinstance(node, BackwardCFunction):
+                    self._note_live(node)
+            return self._node[1]
+        code, instruction = user_frame(5)
+        origin = Origin(code, instruction, self.module)
+        self._origins[next_sequence_number() - 1] = origin
+        return origin
+
+    def _note_live(self, node: Any) -> None:
+        """Inputs kept as attributes of a custom Function's context are read as they are when backward runs."""
+        for value in vars(node).values():
+            if isinstance(value, torch.Tensor) and id(value) in self._alias_of:
+                storage = self._alias_of[id(value)].storage
+                if storage.kind == "input":
+                    self.live.add(storage)
+
+    def _where(self) -> str:
+        code, instruction = user_frame(2)
+        origin = Origin(code, instruction, self.module)
+        return f"  at {origin}" + (f", module {self.module}" if self.module else "")
+
+
+def _base_of(tensor: torch.Tensor) -> torch.Tensor:
+    base = tensor._base
+    return tensor if base is None else base
+
+
+def _geometry(tensor: torch.Tensor) -> tuple[Any, int]:
+    bits = 0
+    if tensor.is_complex() or tensor.is_neg():
+        bits = tensor.is_conj() + 2 * tensor.is_neg()
+    geometry = (tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype)
+    return geometry, bits

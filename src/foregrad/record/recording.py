@@ -1,0 +1,177 @@
+"""Recording: one run of the user's function on ghosts, kept so that any backward of it can be recorded later.
+
+The ghosts keep eager's own autograd graph alive. A backward is the autograd engine running over that graph under the same
+recorder; a backward from other outputs, or one that is itself differentiated, is one more run of the engine. The user's
+function is never run again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.intercept import Intercept
+from foregrad.record.modules import CalledModules
+from foregrad.record.recorder import Recorder
+from foregrad.record.trace import Alias, Op
+from foregrad.substrate import (
+    TreeSpec,
+    autocast_disabled,
+    no_dispatch_modes,
+    run_engine,
+    tree_flatten,
+    uninitialized_memory_untouched,
+)
+from foregrad.words.spec import Spec, contiguous_stride
+
+_PLAIN_OUTPUTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.Size, bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Tangent:
+    """A ghost for the gradient that arrives from outside."""
+
+    ghost: torch.Tensor
+    alias: Alias
+    spec: Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Backward:
+    """One run of the engine: the ops from `start` on, and the gradient that each slot got."""
+
+    phase: int
+    start: int
+    ops: tuple[Op, ...]  # all ops up to the end of this backward
+    tangents: tuple[Tangent | None, ...]
+    gradients: tuple[torch.Tensor | None, ...]
+    aliases: tuple[Alias | None, ...]
+    error: Exception | None = None
+
+
+class Recording:
+    """The user's function on ghosts: `outputs` is what it returned, `recorder.ops` what it did."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self.recorder = Recorder(lambda real: self.inputs.lift(real))
+        self.inputs = Inputs(self.recorder)
+        self.intercept = Intercept(self.recorder, self.inputs)
+        self.modules = CalledModules(self.recorder, names)
+        self.num_forward = 0
+        self.outputs: list[Any] = []
+        self.structure: TreeSpec
+        self.leaves_grad_mode = True
+
+    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Run the function on the ghosts of its arguments."""
+        leaves, structure = tree_flatten((args, kwargs))
+        tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
+        mode = torch.is_grad_enabled()
+        with uninitialized_memory_untouched():
+            self.inputs.lift_arguments(tensors)
+            ghosts = [self._ghost(leaf) for leaf in leaves]
+            ghost_args, ghost_kwargs = structure.unflatten(ghosts)
+            try:
+                with self.modules.watch(), self.recorder, self.intercept:
+                    result = function(*ghost_args, **ghost_kwargs)
+                self.leaves_grad_mode = torch.is_grad_enabled()
+            finally:
+                torch.set_grad_enabled(mode)
+        self.num_forward = len(self.recorder.ops)
+        self._take_outputs(result)
+
+    def _ghost(self, leaf: Any) -> Any:
+        lifted = self.inputs.find(leaf) if isinstance(leaf, torch.Tensor) else None
+        return leaf if lifted is None else lifted.ghost
+
+    def _take_outputs(self, result: Any) -> None:
+        leaves, self.structure = tree_flatten(result)
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
+                self.outputs.append(ghost)
+            elif isinstance(leaf, _PLAIN_OUTPUTS):
+                self.outputs.append(leaf)
+            else:
+                raise CaptureError(
+                    f"the function returns a {type(leaf).__name__}, which a program cannot hold. Return tensors, "
+                    "numbers, strings or None, in tuples, lists, dicts or registered containers."
+                )
+
+    def backward(
+        self,
+        sources: Sequence[torch.Tensor],
+        slots: Sequence[Any],
+        defined: tuple[bool, ...],
+        *,
+        reals: Sequence[torch.Tensor] = (),
+        create_graph: bool = False,
+        earlier: Backward | None = None,
+    ) -> Backward:
+        """Record the engine's run from `sources` (those defined) to `slots`.
+
+        A custom Function may have been given a real tensor, past the reach of `Intercept`; `reals` are the tensors
+        behind the first slots, and what arrives at them is added to what arrives at their ghosts.
+        """
+        start = self._rewind(earlier)
+        phase = 1 if earlier is None else earlier.phase + 1
+        with uninitialized_memory_untouched(), no_dispatch_modes():
+            tangents = [self._tangent(s, create_graph) if d else None for s, d in zip(sources, defined, strict=True)]
+        raw = [place for place, real in enumerate(reals) if real.requires_grad]
+        self.recorder.phase = phase
+        error: Exception | None = None
+        gradients: Any = [None] * len(slots)
+        try:
+            with self._engine():
+                found = run_engine(
+                    [s for s, d in zip(sources, defined, strict=True) if d],
+                    [t.ghost for t in tangents if t is not None],
+                    [*slots, *(reals[i] for i in raw)],
+                    create_graph=create_graph,
+                )
+                gradients = list(found[: len(slots)])
+                for place, extra in zip(raw, found[len(slots) :], strict=True):
+                    if extra is not None:
+                        gradients[place] = extra if gradients[place] is None else gradients[place] + extra
+        except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
+            error = caught.with_traceback(None)
+            del self.recorder.ops[start:]
+        finally:
+            self.recorder.phase = 0
+        aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
+        ops = tuple(self.recorder.ops)
+        return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error)
+
+    @contextmanager
+    def _engine(self) -> Iterator[None]:
+        with uninitialized_memory_untouched(), autocast_disabled(), self.recorder, self.intercept:
+            yield
+
+    def _rewind(self, earlier: Backward | None) -> int:
+        """Forget what was recorded after the ops that the next backward follows."""
+        ops = self.recorder.ops
+        ops[:] = ops[: self.num_forward] if earlier is None else earlier.ops
+        for storage in self.recorder.storages:
+            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < len(ops)]
+        return len(ops)
+
+    def _tangent(self, source: torch.Tensor, create_graph: bool) -> Tangent:
+        spec = Spec.of(source)
+        if not spec.is_dense:
+            spec = Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device)
+        ghost = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+        alias = self.recorder.register(ghost.requires_grad_(create_graph), kind="input")
+        return Tangent(ghost, alias, Spec(spec.shape, spec.stride, spec.dtype, spec.device))
+
+
+def forward_ops(recording: Recording) -> list[Op]:
+    return recording.recorder.ops[: recording.num_forward]
+
+
+__all__ = ["Backward", "Lifted", "Recording", "Tangent", "forward_ops"]

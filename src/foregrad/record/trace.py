@@ -1,0 +1,119 @@
+"""What a recording consists of: storages, aliases of them, and the ops that made or wrote them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import CodeType
+from typing import Any
+
+import torch
+
+from foregrad.substrate import OpOverload
+from foregrad.words.spec import Spec
+
+Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """One block of memory, and every way of looking at it that the recording has met."""
+
+    index: int
+    kind: str  # "input", "constant" or "fresh"
+    handle: torch.UntypedStorage
+    aliases: list[Alias] = field(default_factory=list)
+    num_writes: int = 0
+    is_grown: bool = False
+
+    @property
+    def root(self) -> Alias:
+        return self.aliases[0]
+
+
+@dataclass(eq=False, slots=True)
+class Alias:
+    """A tensor object at one time of its life: a geometry over a storage, and the op that it came from.
+
+    `parent` is the alias of which this one is a view; None for the first of its storage and for a tensor
+    that autograd unpacked, of which only the geometry is known.
+    """
+
+    index: int
+    object: int
+    storage: Storage
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    dtype: torch.dtype
+    bits: int  # 1: conjugate, 2: negative
+    parent: Alias | None
+    op: int | None
+    position: int
+    meta: int
+
+    @property
+    def geometry(self) -> Geometry:
+        return (self.size, self.stride, self.offset, self.dtype)
+
+    @property
+    def spec(self) -> Spec:
+        return Spec(self.size, self.stride, self.dtype, self.storage.handle.device)
+
+    def __repr__(self) -> str:
+        return f"%{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where in the user's code an op comes from."""
+
+    code: CodeType | None
+    instruction: int
+    module: str
+
+    @property
+    def file(self) -> str:
+        return self.code.co_filename if self.code else ""
+
+    @property
+    def line(self) -> int:
+        if self.code is None:
+            return 0
+        for start, end, line in self.code.co_lines():
+            if start <= self.instruction < end and line is not None:
+                return line
+        return self.code.co_firstlineno
+
+    def __str__(self) -> str:
+        if self.code is None:
+            return "unknown line"
+        return f"{self.file}:{self.line} in {self.code.co_name}"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Op:
+    """One ATen call as eager would issue it; tensors are aliases."""
+
+    index: int
+    func: OpOverload
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: Any
+    writes: tuple[Alias, ...]
+    phase: int  # 0: forward, 1: backward, 2: backward of the backward ...
+    grad_enabled: bool
+    origin: Origin
+    is_view: bool = False
+    rebased: tuple[int, ...] = ()  # objects whose history a differentiable write changes
+    renames: Alias | None = None  # the alias that the written object had before a change of its metadata
+
+
+def aliases_in(value: Any) -> list[Alias]:
+    """Every alias in nested lists, tuples and dicts, in order."""
+    if isinstance(value, Alias):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [a for v in value for a in aliases_in(v)]
+    if isinstance(value, dict):
+        return [a for v in value.values() for a in aliases_in(v)]
+    return []

@@ -1,0 +1,1 @@
+"""Run a compiled program on real tensors: guards, the autograd function, effects."""

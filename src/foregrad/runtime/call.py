@@ -1,0 +1,259 @@
+"""The call: generated Python that runs a program on real tensors, and leaves them as eager would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from foregrad.functionalize.effects import Ref, siblings
+from foregrad.record.inputs import Lifted
+from foregrad.runtime.epilogue import emit_steps, emit_version_shifts, look, set_mode
+from foregrad.runtime.halves import CompiledStage, differentiable_backward, restrided
+from foregrad.runtime.source import Source
+from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten
+
+
+class CallWriter:
+    """Writes the body of a call: objects are `o3`, values of the program `r0`, carriers `c0`.
+
+    A carrier is an empty result of the autograd function that stands for an input with a history, so that a second
+    derivative finds its way to it; a leaf needs none.
+    """
+
+    def __init__(self, compiled: CompiledStage) -> None:
+        self.compiled = compiled
+        self.program = compiled.program
+        self.calling = compiled.program.calling
+        self.halves = compiled.halves
+        self.effects = self.calling.effects
+        self.inputs: list[Lifted] = [self._lifted(i) for i in self.halves.inputs]
+        self.gradients = compiled.stage.inputs
+        self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
+        self.carried = [lifted for lifted in self.differentiable if not lifted.real.is_leaf]
+        self.others = siblings(self.effects)
+        self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
+
+    def _lifted(self, place: int) -> Lifted:
+        lifted = self.calling.inputs[place]
+        assert lifted is not None
+        return lifted
+
+    def write(self, source: Source, *, grad_enabled: bool) -> None:
+        """Emit everything from the moment that the inputs are bound to their names to the return."""
+        emit_steps(source, self.effects.prologue, {}, grad_enabled)
+        emit_version_shifts(source, self.effects, inputs=True)
+        if self.sources:
+            source.line(f"{self._results()} = {source.name('run', self._function().apply)}({self._arguments()})")
+        else:
+            self._run(source)
+            self._name_results(source)
+        toggles = [s for s in self.effects.steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
+        if toggles or any(getattr(s, "how", "") for s in self.effects.steps):
+            with source.block("try:"):
+                source.line("pass")
+                left = emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
+                set_mode(source, left, grad_enabled)
+            with source.block("except BaseException:"):
+                source.line(f"{source.name('set_grad_enabled', torch.set_grad_enabled)}({grad_enabled})")
+                source.line("raise")
+        else:
+            emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
+        for module, attribute, number in self.calling.stored:
+            source.line(f"{source.name('module', module)}.{attribute} = o{number}")
+        set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
+        source.line(f"return {self._result(source)}")
+
+    # -- names ------------------------------------------------------------------------------------------
+
+    def _results(self) -> str:
+        """The targets that the autograd function's results are unpacked to."""
+        names = [self._result_name(place) for place in self.halves.outputs]
+        names += [f"o{number}" for number in self.others]
+        names += [f"c{i}" for i in range(len(self.carried))]
+        return "".join(f"{name}, " for name in names) or "_"
+
+    def _result_name(self, place: int) -> str:
+        is_output = self.program.signature.outputs[place].role == "output"
+        return f"o{self.calling.outputs[place]}" if is_output else f"r{place}"
+
+    def _arguments(self) -> str:
+        rest = "".join(f"{self._name(lifted)}, " for lifted in self.inputs if lifted not in self.differentiable)
+        live = "".join(f"o{number}, " for number in self.calling.live)
+        return ", ".join([f"({rest})", f"({live})", *(self._name(lifted) for lifted in self.differentiable)])
+
+    def _name(self, lifted: Lifted) -> str:
+        return f"o{lifted.alias.object}"
+
+    # -- without autograd -------------------------------------------------------------------------------
+
+    def _run(self, source: Source) -> None:
+        """Emit the call of the forward half, below autograd."""
+        targets = [f"r{place}" for place in self.halves.outputs]
+        targets += [f"v{i}" for i in range(len(self.halves.forward.graph.output_node().args[0]) - len(targets))]  # type: ignore[arg-type]
+        arguments = ", ".join(self._name(lifted) for lifted in self.inputs)
+        guard = f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})"
+        if torch.is_autocast_enabled("cpu"):
+            guard += f", {source.name('autocast_disabled', autocast_disabled)}()"
+        unpack = "".join(f"{t}, " for t in targets)
+        call = f"{source.name('forward_half', self.compiled.run_forward)}({arguments})"
+        with source.block(f"with {guard}:"):
+            source.line(f"{unpack}= {call}" if unpack else call)
+
+    def _name_results(self, source: Source) -> None:
+        for place in self.halves.outputs:
+            if self._result_name(place) != f"r{place}":
+                source.line(f"{self._result_name(place)} = r{place}")
+        emit_version_shifts(source, self.effects, inputs=False)
+        for number, first in self.others.items():
+            base = self.effects.returned[number]
+            how = "detach" if base.ghost._version == self.effects.returned[first].ghost._version else "data"
+            source.line(f"o{number} = {look(f'o{first}', base.alias.geometry, how)}")
+
+    # -- with autograd ----------------------------------------------------------------------------------
+
+    def _function(self) -> type[torch.autograd.Function]:
+        """The autograd function around the two halves."""
+        forward, backward = self._forward(), self._backward()
+        name = self.program.name if self.program.name.isidentifier() else "program"
+        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
+        return type(name, (torch.autograd.Function,), members)
+
+    def _forward(self) -> Callable[..., Any]:
+        source = Source()
+        names = ", ".join(["ctx", "rest", "live", *(self._name(lifted) for lifted in self.differentiable)])
+        with source.block(f"def forward({names}):"):
+            rest = "".join(f"{self._name(lifted)}, " for lifted in self.inputs if lifted not in self.differentiable)
+            if rest:
+                source.line(f"{rest}= rest")
+            self._run(source)
+            self._name_results(source)
+            for i, lifted in enumerate(self.carried):
+                spec = lifted.spec
+                carrier = torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
+                source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
+            source.line("ctx.set_materialize_grads(False)")
+            source.line(f"ctx.save_for_backward({self._saved()})")
+            source.line("ctx.live = live")
+            plain = ", ".join(self._not_differentiable())
+            if plain:
+                source.line(f"ctx.mark_non_differentiable({plain})")
+            source.line(f"return {self._results()}")
+        return source.load("forward")
+
+    def _saved(self) -> str:
+        names = []
+        for saved in self.halves.saved:
+            if saved.source == "input":
+                names.append(self._name(self.inputs[saved.place]))
+            elif saved.source == "output":
+                names.append(self._result_name(self.halves.outputs[saved.place]))
+            else:
+                names.append(f"v{saved.place}")
+        return ", ".join([*names, *(f"c{i}" for i in range(len(self.carried)))])
+
+    def _not_differentiable(self) -> list[str]:
+        names = [
+            self._result_name(place)
+            for place in self.halves.outputs
+            if self.calling.outputs[place] not in self.sources
+        ]
+        return names + [f"o{number}" for number in self.others if number not in self.sources]
+
+    def _backward(self) -> Callable[..., Any]:
+        source = Source()
+        arrived = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
+        tangents = [self._tangent(number) for number in self.sources]
+        compiled = self.compiled
+        with source.block(f"def backward({', '.join(['ctx', *arrived])}):"):
+            carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
+            missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
+            rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
+            with source.block(f"if {rare}:"):
+                source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
+            self._usual_backward(source, tangents)
+        source.namespace["rare"] = self._rare_backward()
+        del compiled
+        return source.load("backward")
+
+    def _tangent(self, number: int) -> str:
+        for place in self.halves.outputs:
+            if self.calling.outputs[place] == number:
+                return f"g_{self._result_name(place)}"
+        return f"g_o{number}"
+
+    def _usual_backward(self, source: Source, tangents: list[str]) -> None:
+        """Every output's tangent has arrived, and nobody will differentiate again."""
+        stage = self.compiled
+        usual = stage.usual_backward()
+        if usual is None or usual.writes:
+            source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({'None, ' * len(self.carried)}))")
+            return
+        source.line("saved = ctx.saved_tensors")
+        saved = [f"saved[{i}]" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
+        guard = f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})"
+        with source.block(f"with {guard}:"):
+            for tangent, stride in zip(tangents, usual.strides, strict=True):
+                with source.block(f"if {tangent}.stride() != {stride}:"):
+                    source.line(f"{tangent} = {source.name('restrided', restrided)}({tangent}, {stride})")
+            run = source.name("backward_half", usual.run)
+            source.line(f"results = {run}({', '.join([*saved, *tangents])})")
+        order = [self.gradients.index(lifted) for lifted in self.differentiable]
+        source.line(f"return None, None, {', '.join(f'results[{i}]' for i in order)}")
+
+    def _rare_backward(self) -> Callable[..., Any]:
+        compiled, num_carriers = self.compiled, len(self.carried)
+        order = [self.gradients.index(lifted) for lifted in self.differentiable]
+        carried = [self.differentiable.index(lifted) for lifted in self.carried]
+
+        def rare(ctx: Any, tangents: Any, carriers: Any) -> Any:
+            saved = ctx.saved_tensors
+            if all(t is None for t in tangents):
+                gradients: Any = [None] * len(order)
+            elif torch.is_grad_enabled():
+                edges: list[Any] = [node.variable if hasattr(node, "variable") else None for node, _ in ctx.next_functions]
+                for place, carrier in zip(carried, saved[len(saved) - num_carriers :], strict=True):
+                    edges[place] = carrier
+                by_slot = {slot: edges[i] for i, slot in enumerate(order)}
+                wanted = [by_slot[i] for i in range(len(order))]
+                gradients = differentiable_backward(compiled, saved, tangents, ctx.live, wanted)
+                gradients = [gradients[i] for i in order]
+            else:
+                gradients = compiled.run_backward(saved, tangents, ctx.live)
+                gradients = [gradients[i] for i in order]
+            for place, arrived in zip(carried, carriers, strict=True):
+                if arrived is not None:
+                    gradients[place] = arrived if gradients[place] is None else gradients[place] + arrived
+            return (None, None, *gradients)
+
+        return rare
+
+    # -- the result -------------------------------------------------------------------------------------
+
+    def _result(self, source: Source) -> str:
+        leaves = [f"o{r.object}" if isinstance(r, Ref) else source.name("plain", r) for r in self.calling.results]
+        text, used = _literal(self.calling.structure, leaves)
+        if text is not None and used == len(leaves):
+            return text
+        unflatten = source.name("tree_unflatten", tree_unflatten)
+        return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
+
+
+def _literal(structure: TreeSpec, leaves: list[str], used: int = 0) -> tuple[str | None, int]:
+    """A result built of tuples, lists and dicts as an expression; None for other containers."""
+    if structure.type is None:
+        return (leaves[used], used + 1)
+    parts: list[str] = []
+    for child in structure.children():
+        text, used = _literal(child, leaves, used)
+        if text is None:
+            return None, used
+        parts.append(text)
+    if structure.type is tuple:
+        return f"({''.join(p + ', ' for p in parts)})", used
+    if structure.type is list:
+        return f"[{', '.join(parts)}]", used
+    if structure.type is dict and all(isinstance(k, (str, int)) for k in structure.context):
+        return "{" + ", ".join(f"{k!r}: {p}" for k, p in zip(structure.context, parts, strict=True)) + "}", used
+    return None, used

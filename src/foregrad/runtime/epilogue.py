@@ -1,0 +1,99 @@
+"""Epilogue: the effects of a program as straight-line Python on the user's tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, Replay, RequireGrad, Reshape, Step
+from foregrad.record.intercept import SET_DATA
+from foregrad.record.trace import Alias
+from foregrad.runtime.source import Source
+from foregrad.substrate import set_version
+
+
+class Attached(torch.autograd.Function):
+    """Gives a tensor that exists already the history of another one."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor, holder: list[torch.Tensor]) -> torch.Tensor:
+        return holder[0]
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return gradient, None
+
+
+def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
+    """Bring the version counters to where the effects will leave them as eager does.
+
+    This must happen before anything is saved for backward and before views are re-made: the counter is also the stamp
+    by which autograd knows that a view is stale.
+    """
+    for number, shift in effects.version_shifts.items():
+        if (number in effects.inputs) is inputs:
+            bump = source.name("set_version", set_version)
+            now = f"o{number}._version + {shift}" if inputs else str(shift)
+            source.line(f"{bump}((o{number},), ({now},))")
+
+
+def emit_steps(source: Source, steps: tuple[Step, ...], places: dict[Alias, int], grad_enabled: bool) -> bool:
+    """Emit effects in order; returns the grad mode that they leave."""
+    for step in steps:
+        grad_enabled = _emit(source, step, places, grad_enabled)
+    return grad_enabled
+
+
+def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bool) -> bool:
+    target = f"o{step.target}"
+    if isinstance(step, Replay):
+        grad_enabled = set_mode(source, grad_enabled, step.grad_enabled)
+        args = ", ".join([_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()])
+        if step.func is SET_DATA:
+            source.line(f"{target}.data = o{step.args[1].object}")
+        elif step.is_in_place:
+            source.line(f"{source.name('op', step.func)}({args})")
+        else:
+            item = "" if step.item is None else f"[{step.item}]"
+            source.line(f"{target} = {source.name('op', step.func)}({args}){item}")
+    elif isinstance(step, Copy):
+        if step.how == "data":
+            source.line(f"{target}.data.copy_(r{places[step.alias]})")
+        else:
+            grad_enabled = set_mode(source, grad_enabled, step.how == "grad")
+            source.line(f"{target}.copy_(r{places[step.alias]})")
+    elif isinstance(step, Attach):
+        grad_enabled = set_mode(source, grad_enabled, True)
+        source.line(f"{target} = {source.name('attach', Attached.apply)}(r{places[step.alias]}, [{target}])")
+    elif isinstance(step, Reshape):
+        grad_enabled = set_mode(source, grad_enabled, True)
+        source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
+    elif isinstance(step, RequireGrad):
+        source.line(f"{target}.requires_grad_({step.flag})")
+    return grad_enabled
+
+
+def look(name: str, geometry: Any, how: str) -> str:
+    """An expression for the memory of a tensor in another geometry."""
+    size, stride, offset, _ = geometry
+    if how == "data":
+        return f"{name}.data.as_strided({size}, {stride}, {offset}).data"
+    strided = f"{name}.as_strided({size}, {stride}, {offset})"
+    return strided + (".detach()" if how == "detach" else "")
+
+
+def set_mode(source: Source, now: bool, wanted: bool) -> bool:
+    if now is not wanted:
+        source.line(f"{source.name('set_grad_enabled', torch.set_grad_enabled)}({wanted})")
+    return wanted
+
+
+def _arg(value: Any, source: Source) -> str:
+    if isinstance(value, Ref):
+        return f"o{value.object}"
+    if isinstance(value, list):
+        return "[" + ", ".join(_arg(v, source) for v in value) + "]"
+    if isinstance(value, (bool, int, str, type(None))):
+        return repr(value)
+    return source.name("k", value)

@@ -1,0 +1,212 @@
+"""Guards: what capture assumed about a call, checked by generated code at each call.
+
+A guard that fails makes the call return `MISS`; then another program is tried, or the function is captured again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.record.inputs import Lifted, overlapping_groups
+from foregrad.runtime.locate import Location
+from foregrad.runtime.source import Source
+from foregrad.substrate import GlobalStateGuard, TensorGuards, tree_flatten
+
+MISS = object()
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+
+
+@dataclass(frozen=True, eq=False)
+class Assumptions:
+    """Everything that a capture relied on, apart from the code itself."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    lifted: tuple[Lifted, ...]
+    locations: dict[int, Location]  # of lifted tensors that are no arguments, by object
+    modules: tuple[torch.nn.Module, ...]  # modules that the function called
+    checks_overlap: bool  # the program writes to inputs
+    offset_sensitive: frozenset[int]
+
+
+class GuardWriter:
+    """Writes the checks of a call, and binds each input to its name `o3`."""
+
+    def __init__(self, assumptions: Assumptions, source: Source) -> None:
+        self.assumed = assumptions
+        self.source = source
+        self.bound: dict[int, str] = {}  # real tensors by id: the name that they are bound to
+        self.by_real = {id(lifted.real): lifted for lifted in assumptions.lifted}
+        self._num = 0
+
+    def write(self) -> None:
+        self._state()
+        self._arguments()
+        for lifted in self.assumed.lifted:
+            if id(lifted.real) not in self.bound and not lifted.is_hidden:
+                self._bind(lifted.real, self._locate(lifted))
+        for lifted in self.assumed.lifted:
+            if lifted.is_hidden:
+                member = next(m for m in self.assumed.lifted if m.base is lifted)
+                self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
+        self._modules()
+        self._tensors()
+
+    def miss_if(self, condition: str) -> None:
+        self.source.line(f"if {condition}: return MISS")
+
+    def _state(self) -> None:
+        check = self.source.name("state_is_same", GlobalStateGuard().check)  # type: ignore[no-untyped-call]
+        inference = self.source.name("is_inference", torch.is_inference_mode_enabled)
+        self.miss_if(f"not {check}() or {inference}() is not {torch.is_inference_mode_enabled()}")
+
+    # -- arguments --------------------------------------------------------------------------------------
+
+    def _arguments(self) -> None:
+        args, kwargs = self.assumed.args, self.assumed.kwargs
+        self.miss_if(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
+        if args:
+            names = [self._fresh() for _ in args]
+            self.source.line(f"{', '.join(names)}, = args")
+            for name, value in zip(names, args, strict=True):
+                self._value(name, value)
+        for key, value in kwargs.items():
+            name = self._fresh()
+            self.source.line(f"{name} = kwargs.get({key!r}, MISS)")
+            self._value(name, value)
+
+    def _fresh(self) -> str:
+        self._num += 1
+        return f"a{self._num}"
+
+    def _value(self, name: str, value: Any) -> None:
+        """Check that an argument is like the one that was captured."""
+        if isinstance(value, torch.Tensor):
+            self._tensor(name, value)
+        elif value is None or isinstance(value, (bool, torch.dtype, torch.layout, torch.memory_format)):
+            self.miss_if(f"{name} is not {self.source.name('k', value)}")
+        elif isinstance(value, _PLAIN):
+            kind, known = self.source.name("type_of", type(value)), self.source.name("k", value)
+            same = f"{name} != {known}" if value == value else f"{name} == {name}"
+            sign = f" or str({name}) != {str(value)!r}" if isinstance(value, (float, complex)) else ""
+            self.miss_if(f"type({name}) is not {kind} or {same}{sign}")
+        elif type(value) in (tuple, list):
+            self._sequence(name, value)
+        elif type(value) is dict:
+            self._mapping(name, value)
+        else:
+            self._other(name, value)
+
+    def _tensor(self, name: str, value: torch.Tensor) -> None:
+        if id(value) in self.bound:
+            self.miss_if(f"{name} is not {self.bound[id(value)]}")
+        else:
+            self._bind(value, name)
+
+    def _sequence(self, name: str, value: Any) -> None:
+        kind = "tuple" if type(value) is tuple else "list"
+        self.miss_if(f"type({name}) is not {kind} or len({name}) != {len(value)}")
+        names = [self._fresh() for _ in value]
+        if names:
+            self.source.line(f"{', '.join(names)}, = {name}")
+        for inner, item in zip(names, value, strict=True):
+            self._value(inner, item)
+
+    def _mapping(self, name: str, value: dict[Any, Any]) -> None:
+        keys = self.source.name("keys", tuple(value))
+        self.miss_if(f"type({name}) is not dict or tuple({name}) != {keys}")
+        for key, item in value.items():
+            inner = self._fresh()
+            self.source.line(f"{inner} = {name}[{self.source.name('k', key)}]")
+            self._value(inner, item)
+
+    def _other(self, name: str, value: Any) -> None:
+        """A container known to pytree is taken apart; any other object must be the same one."""
+        leaves, structure = tree_flatten(value)
+        if structure.is_leaf():
+            self.miss_if(f"{name} is not {self.source.name('object', value)}")
+            return
+        inner, found = self._fresh(), self._fresh()
+        flatten = self.source.name("tree_flatten", tree_flatten)
+        self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
+        self.source.line(f"{inner}, {found} = {flatten}({name})")
+        self.miss_if(f"{found} != {self.source.name('structure', structure)}")
+        self._sequence(inner, leaves)
+
+    # -- tensors ----------------------------------------------------------------------------------------
+
+    def _bind(self, real: torch.Tensor, expression: str) -> None:
+        lifted = self.by_real.get(id(real))
+        name = f"o{lifted.alias.object}" if lifted is not None else self._fresh()
+        if name != expression:
+            self.source.line(f"{name} = {expression}")
+        self.bound[id(real)] = name
+
+    def _locate(self, lifted: Lifted) -> str:
+        location = self.assumed.locations.get(lifted.alias.object)
+        if location is None:
+            return self.source.name("tensor", lifted.real)
+        return location.emit(self.source)
+
+    def _tensors(self) -> None:
+        tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in self.assumed.lifted]
+        if not tensors:
+            return
+        reals = [lifted.real for lifted, _ in tensors]
+        names = [name for _, name in tensors]
+        guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)  # type: ignore[call-arg]
+        self.miss_if(f"not {self.source.name('tensors_are_same', guards.check)}({', '.join(names)})")
+        for lifted, name in tensors:
+            if lifted.real.requires_grad:
+                self.miss_if(f"{name}.is_leaf is not {lifted.real.is_leaf}")
+            if lifted.alias.object in self.assumed.offset_sensitive:
+                self.miss_if(f"{name}.storage_offset() != {lifted.real.storage_offset()}")
+            if lifted.base is not None and self.assumed.checks_overlap:
+                self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
+        if self.assumed.checks_overlap and len(reals) > 1:
+            check = overlap_check(reals)
+            self.miss_if(f"not {self.source.name('overlap_is_same', check)}(({', '.join(names)}))")
+
+    # -- modules ----------------------------------------------------------------------------------------
+
+    def _modules(self) -> None:
+        for module in self.assumed.modules:
+            name = self.source.name("m", module)
+            checks = [f"{name}.training is not {module.training}"]
+            for key, value in module.__dict__.items():
+                if _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
+                    checks.append(f"{name}.__dict__.get({key!r}) != {self.source.name('k', value)}")
+                elif key.endswith("_hooks") and isinstance(value, dict):
+                    checks.append(f"len({name}.{key}) != {len(value)}")
+            self.miss_if(" or ".join(checks))
+
+
+def _is_simple(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_simple(v) for v in value)
+    return isinstance(value, (bool, int, float, str, type(None)))
+
+
+def overlap_check(reals: list[torch.Tensor]) -> Any:
+    """A function that tells whether tensors share memory in the same pattern as these."""
+
+    def pattern(tensors: Any) -> list[list[int]]:
+        place = {id(t): i for i, t in enumerate(tensors)}
+        return [[place[id(t)] for t in group] for group in overlapping_groups(tensors)]
+
+    captured = pattern(reals)
+    last: list[Any] = [None]
+
+    def check(tensors: Any) -> bool:
+        where = [t.data_ptr() for t in tensors]
+        if where == last[0]:
+            return True
+        if pattern(tensors) != captured:
+            return False
+        last[0] = where
+        return True
+
+    return check

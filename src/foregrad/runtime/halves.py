@@ -1,0 +1,196 @@
+"""Stages at run time: forward and backward compiled, and the backwards that are rarely asked for.
+
+A backward from only some of the outputs, and one that will itself be differentiated (`create_graph=True`), are recorded
+and compiled when first asked for, from the autograd graph that the recording has kept.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from foregrad.backends.eager import compile_graph
+from foregrad.errors import BackwardError
+from foregrad.partition.split import Halves, split
+from foregrad.program.build import Naming, Stage, build
+from foregrad.program.program import Program
+from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+
+Mask = tuple[bool, ...]
+
+
+@dataclass(frozen=True)
+class CompiledBackward:
+    """A backward for one choice of tangents: which saved values it takes, and which slots it fills."""
+
+    run: Callable[..., tuple[Any, ...]]
+    saved: tuple[int, ...]  # places among what the stage saved
+    num_gradients: int
+    strides: tuple[tuple[int, ...], ...]  # that it expects of its tangents
+    writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
+    error: Exception | None = None
+
+
+class CompiledStage:
+    """A stage of a recording with its compiled halves."""
+
+    def __init__(self, stage: Stage, program: Program, naming: Naming) -> None:
+        self.stage = stage
+        self.program = program
+        self.halves: Halves = split(program)
+        self.run_forward = compile_graph(self.halves.forward, "forward")
+        self._naming = naming
+        self._saved_keys = [s.key for s in self.halves.saved]
+        self._lock = threading.RLock()
+        self._backwards: dict[Mask, CompiledBackward] = {}
+        self._nexts: dict[Mask, CompiledStage] = {}
+        if stage.backward is not None:
+            full = (True,) * len(stage.sources)
+            self._backwards[full] = self._compile_backward(program, self.halves)
+
+    def backward(self, mask: Mask) -> CompiledBackward:
+        """The backward for the tangents that are defined."""
+        with self._lock:
+            if mask not in self._backwards:
+                self._backwards[mask] = self._record_backward(mask)
+            found = self._backwards[mask]
+        if found.error is not None:
+            raise found.error.with_traceback(None)
+        return found
+
+    def usual_backward(self) -> CompiledBackward | None:
+        """The backward from all outputs; None if capture found that it raises."""
+        found = self._backwards.get((True,) * len(self.stage.sources))
+        return None if found is None or found.error is not None else found
+
+    def _record_backward(self, mask: Mask) -> CompiledBackward:
+        backward = self._run_engine(mask, create_graph=False)
+        program = build(replace(self.stage, backward=backward), self.program.name, self._naming)
+        return self._compile_backward(program, split(program))
+
+    def _run_engine(self, mask: Mask, *, create_graph: bool) -> Any:
+        stage = self.stage
+        reals = [lifted.real for lifted in stage.inputs]
+        return stage.recording.backward(
+            stage.sources, stage.slots, mask, reals=reals, create_graph=create_graph, earlier=stage.earlier
+        )
+
+    def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
+        error = program.calling.backward_error
+        missing = [s.name for s in halves.saved if s.key not in self._saved_keys]
+        if error is None and missing:
+            error = BackwardError(
+                f"this backward needs {len(missing)} values of the forward that were not kept: {', '.join(missing)}. "
+                "Run this part without foregrad."
+            )
+        if error is not None:
+            return CompiledBackward(lambda *_: (), (), 0, (), (), error)
+        calling, signature = program.calling, program.signature
+        inputs = [signature.inputs[i] for i in halves.tangents]
+        written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
+        return CompiledBackward(
+            run=compile_graph(halves.backward, "backward"),
+            saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
+            num_gradients=len(halves.gradients) - len(written),
+            strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
+            writes=tuple(calling.live.index(calling.outputs[i]) for i in written),  # type: ignore[arg-type]
+        )
+
+    def run_backward(self, saved: Sequence[Any], tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+        """Gradients for the slots of the stage, from the tangents that are defined."""
+        compiled = self.backward(tuple(t is not None for t in tangents))
+        defined = [t for t in tangents if t is not None]
+        with exclude_keys(BELOW_AUTOGRAD):
+            given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
+            results = compiled.run(*[saved[i] for i in compiled.saved], *live, *given)
+        with torch.no_grad():
+            for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
+                live[place].copy_(value)
+        return list(results[: compiled.num_gradients])
+
+    def next_stage(self, mask: Mask) -> CompiledStage:
+        """The stage whose forward is this stage's backward."""
+        with self._lock:
+            if mask not in self._nexts:
+                self._nexts[mask] = self._record_next(mask)
+            return self._nexts[mask]
+
+    def _record_next(self, mask: Mask) -> CompiledStage:
+        stage = self.stage
+        earlier = self._run_engine(mask, create_graph=True)
+        if earlier.error is not None:
+            raise earlier.error
+        following = replace(
+            stage,
+            earlier=earlier,
+            phase=stage.phase + 1,
+            slots=(*stage.slots, *(t.ghost for t in earlier.tangents if t is not None)),
+            sources=tuple(g for g in earlier.gradients if g is not None and g.requires_grad),
+        )
+        reals = [lifted.real for lifted in stage.inputs]
+        backward = stage.recording.backward(
+            following.sources, following.slots, (True,) * len(following.sources), reals=reals, earlier=earlier
+        )
+        following = replace(following, backward=backward)
+        return CompiledStage(following, build(following, self.program.name, self._naming), self._naming)
+
+
+def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A tangent with the strides that the backward was recorded for."""
+    if tangent.stride() == stride:
+        return tangent
+    made = torch.empty_strided(tangent.size(), stride, dtype=tangent.dtype, device=tangent.device)
+    return made.copy_(tangent)
+
+
+class Later(torch.autograd.Function):
+    """Runs a backward as a forward of its own, so that its results can be differentiated again.
+
+    `edges` are tensors that stand for the stage's slots: only their places in the autograd graph matter. The stage's own
+    tangents come last among them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], live: Any, *edges: Any) -> Any:
+        halves, stage = compiled.halves, compiled.stage
+        assert stage.earlier is not None
+        wanted = [t for t in stage.earlier.tangents if t is not None]
+        own = edges[len(edges) - len(wanted) :]
+        with exclude_keys(BELOW_AUTOGRAD):
+            given = [restrided(t, w.spec.stride) for t, w in zip(own, wanted, strict=True)]
+            arguments = [*given, *(kept[s.key] for s in halves.kept)]
+            results = compiled.run_forward(*arguments)
+        num = len(halves.outputs)
+        outputs = tuple(None if r is None else r.detach() for r in results[:num])
+        sources = {"input": given, "kept": [kept[s.key] for s in halves.kept], "output": outputs, "value": results[num:]}
+        ctx.set_materialize_grads(False)
+        ctx.compiled, ctx.live, ctx.num_edges = compiled, live, len(edges)
+        ctx.save_for_backward(*[sources[s.source][s.place] for s in halves.saved], *edges)
+        plain = [o for o, g in zip(outputs, stage.earlier.gradients, strict=True) if o is not None and not g.requires_grad]
+        ctx.mark_non_differentiable(*plain)
+        ctx.places = [i for i, g in enumerate(stage.earlier.gradients) if g is not None and g.requires_grad]
+        return outputs
+
+    @staticmethod
+    def backward(ctx: Any, *arrived: Any) -> Any:
+        saved = ctx.saved_tensors
+        edges = saved[len(saved) - ctx.num_edges :]
+        tangents = [arrived[place] for place in ctx.places]
+        if torch.is_grad_enabled():
+            gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, edges)
+        else:
+            gradients = ctx.compiled.run_backward(saved, tangents, ctx.live)
+        return (None, None, None, *gradients)
+
+
+def differentiable_backward(
+    compiled: CompiledStage, saved: Sequence[Any], tangents: Sequence[Any], live: Any, edges: Sequence[Any]
+) -> Any:
+    """The gradients of a stage, as tensors that can be differentiated again."""
+    following = compiled.next_stage(tuple(t is not None for t in tangents))
+    kept = {s.key: value for s, value in zip(compiled.halves.saved, saved, strict=False)}
+    return Later.apply(following, kept, live, *edges, *[t for t in tangents if t is not None])  # type: ignore[no-untyped-call]

@@ -1,0 +1,44 @@
+"""Source: Python text that is being written, and the objects that its names stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from foregrad.backends.eager import load_source
+
+
+class Source:
+    """Lines of a function, with the names that it uses."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+        self._indent = ""
+        self._names: dict[int, str] = {}
+        self.namespace: dict[str, Any] = {}
+
+    def line(self, text: str) -> None:
+        self._lines.append(self._indent + text)
+
+    @contextmanager
+    def block(self, head: str) -> Iterator[None]:
+        self.line(head)
+        self._indent += "    "
+        yield
+        self._indent = self._indent[:-4]
+
+    def name(self, hint: str, value: Any) -> str:
+        """A name for an object; the same object keeps its name."""
+        found = self._names.get(id(value))
+        if found is None:
+            found = hint if hint not in self.namespace else f"{hint}_{len(self.namespace)}"
+            self._names[id(value)] = found
+            self.namespace[found] = value
+        return found
+
+    def load(self, name: str) -> Callable[..., Any]:
+        return load_source(str(self), self.namespace, name)
+
+    def __str__(self) -> str:
+        return "".join(line + "\n" for line in self._lines)

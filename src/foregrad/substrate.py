@@ -1,0 +1,146 @@
+"""Every private name of torch that foregrad uses, in one place: a new torch release is this file's work.
+
+Checked against torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch._C import DispatchKey, DispatchKeySet
+from torch._C import DisableTorchFunction as no_function_modes
+from torch._C import _current_autograd_node as current_autograd_node
+from torch._C import _len_torch_function_stack as num_function_modes
+from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
+from torch._C._autograd import _unsafe_set_version_counter as _set_version_counters
+from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._ops import HigherOrderOperator, OpOverload
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
+from torch.autograd.function import BackwardCFunction
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    is_traceable_wrapper_subclass,
+)
+from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
+from torch.utils._pytree import (
+    TreeSpec,
+    tree_flatten,
+    tree_flatten_with_path,
+    tree_leaves,
+    tree_map_only,
+    tree_unflatten,
+)
+
+__all__ = [
+    "BELOW_AUTOGRAD",
+    "BackwardCFunction",
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FUNCTION_HOMES",
+    "FakeTensor",
+    "FakeTensorMode",
+    "GlobalStateGuard",
+    "HigherOrderOperator",
+    "OpOverload",
+    "TensorGuards",
+    "TorchDispatchMode",
+    "TreeSpec",
+    "UnsupportedOperatorException",
+    "autocast_disabled",
+    "autocast_state",
+    "current_autograd_node",
+    "exclude_keys",
+    "is_functorch_wrapped_tensor",
+    "is_traceable_wrapper_subclass",
+    "neg_view",
+    "next_sequence_number",
+    "no_dispatch_modes",
+    "no_function_modes",
+    "num_function_modes",
+    "run_engine",
+    "set_version",
+    "tree_flatten",
+    "tree_flatten_with_path",
+    "tree_leaves",
+    "tree_map_only",
+    "tree_unflatten",
+    "under_foreign_control",
+    "uninitialized_memory_untouched",
+]
+
+#: Dispatch keys that code of a compiled program skips: it is below autograd, and its views are no autograd views.
+BELOW_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView) | DispatchKeySet(DispatchKey.AutogradFunctionality)
+
+#: Where torch keeps its Python functions for ops.
+FUNCTION_HOMES: tuple[Any, ...] = (
+    torch._C._VariableFunctions,  # type: ignore[attr-defined]
+    torch._C._nn,
+    torch._C._linalg,  # type: ignore[attr-defined]
+    torch._C._special,  # type: ignore[attr-defined]
+    torch._C._fft,  # type: ignore[attr-defined]
+    torch.Tensor,
+)
+
+neg_view = torch._neg_view
+
+next_sequence_number = torch.autograd._get_sequence_nr
+
+_transforms_active = torch._C._are_functorch_transforms_active
+_num_dispatch_modes = torch._C._len_torch_dispatch_stack
+_is_compiling = torch.compiler.is_compiling
+
+
+def under_foreign_control() -> bool:
+    """Whether someone else is watching or transforming the ops right now: then the original function must run."""
+    return bool(
+        _transforms_active()
+        or _num_dispatch_modes()
+        or num_function_modes()
+        or _is_compiling()
+        or torch.autograd.forward_ad._current_level >= 0
+    )
+
+
+def run_engine(
+    sources: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], slots: Sequence[Any], *, create_graph: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad`, keeping the graph, past torch function modes: these stay on for hooks and custom Functions."""
+    return torch.autograd.graph._engine_run_backward(  # type: ignore[no-any-return]
+        tuple(sources), tuple(tangents), True, create_graph, tuple(slots), allow_unreachable=True, accumulate_grad=False
+    )
+
+
+def set_version(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
+    """Set the version counters of tensors that are not inference tensors."""
+    _set_version_counters(tuple(tensors), tuple(versions))
+
+
+def autocast_state(devices: Sequence[str]) -> tuple[tuple[str, torch.dtype], ...]:
+    """The devices among these for which autocast is on, with its dtype."""
+    return tuple((d, torch.get_autocast_dtype(d)) for d in devices if torch.is_autocast_enabled(d))
+
+
+def autocast_disabled() -> Any:
+    """A context in which no op is autocast: a program already holds its casts."""
+    return torch._C._DisableAutocast()
+
+
+@contextmanager
+def uninitialized_memory_untouched() -> Iterator[None]:
+    """Make `empty` leave memory alone even in deterministic mode, where torch would fill it."""
+    before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        torch.utils.deterministic.fill_uninitialized_memory = before  # type: ignore[attr-defined]

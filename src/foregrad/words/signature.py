@@ -1,0 +1,68 @@
+"""Signature: a name and a role for every value that enters or leaves a program."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foregrad.words.spec import Spec
+
+#: What an input of a program can be.
+INPUT_ROLES = {
+    "param": "a parameter of a module, by its path",
+    "buffer": "a buffer of a module, by its path",
+    "input": "a tensor among the arguments, by its argument's name",
+    "closure": "a tensor that the function uses without being given it",
+    "base": "the whole tensor behind arguments that overlap in memory",
+    "live": "an input as it is when backward runs, not as it was in forward",
+    "tangent": "the gradient that arrives for an output or a written input",
+    "saved": "a value that forward kept for backward",
+}
+
+#: What an output of a program can be.
+OUTPUT_ROLES = {
+    "output": "a tensor of the result, or the tensor that some of them are views of",
+    "write": "the new contents of an input",
+    "assign": "a tensor that the function stored in a module's attribute",
+    "grad": "the gradient of an input",
+    "write in backward": "the new contents of an input, written while backward runs",
+    "accumulate": "a gradient that the function itself added to an input's .grad",
+    "saved": "a value kept for backward",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One value that enters: `param blocks.0.weight: f32[8, 8]`."""
+
+    role: str
+    name: str
+    spec: Spec
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}: {self.spec}"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One value that leaves: `grad blocks.0.weight: f32[8, 8]`; its spec is None for a gradient that is always None."""
+
+    role: str
+    name: str
+    spec: Spec | None
+
+    def __str__(self) -> str:
+        return f"{self.role} {self.name}: {self.spec}"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """Every input and output of a program, in the order of its graph."""
+
+    inputs: tuple[Input, ...]
+    outputs: tuple[Output, ...]
+
+    def inputs_of(self, *roles: str) -> tuple[Input, ...]:
+        return tuple(i for i in self.inputs if i.role in roles)
+
+    def outputs_of(self, *roles: str) -> tuple[Output, ...]:
+        return tuple(o for o in self.outputs if o.role in roles)

@@ -1,0 +1,87 @@
+"""Spec: what a tensor looks like, without its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+_SHORT = {
+    torch.float64: "f64",
+    torch.float32: "f32",
+    torch.float16: "f16",
+    torch.bfloat16: "bf16",
+    torch.int64: "i64",
+    torch.int32: "i32",
+    torch.int16: "i16",
+    torch.int8: "i8",
+    torch.uint8: "u8",
+    torch.bool: "bool",
+    torch.complex64: "c64",
+    torch.complex128: "c128",
+}
+
+
+def dtype_text(dtype: torch.dtype) -> str:
+    """A dtype in a few letters: `f32`, `i64`, `bool`."""
+    return _SHORT.get(dtype, str(dtype).removeprefix("torch."))
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """Size, stride, dtype, device and whether a gradient is wanted; prints as `f32[8, 128]`."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device = torch.device("cpu")
+    requires_grad: bool = False
+
+    @staticmethod
+    def of(tensor: torch.Tensor) -> Spec:
+        return Spec(
+            tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad
+        )
+
+    @property
+    def num_bytes(self) -> int:
+        return self.extent * self.dtype.itemsize
+
+    @property
+    def extent(self) -> int:
+        """Elements from the first to the last in memory."""
+        if 0 in self.shape:
+            return 0
+        return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the elements fill their memory, each in a place of its own."""
+        expected = 1
+        for stride, size in sorted(
+            (stride, size) for size, stride in zip(self.shape, self.stride, strict=True) if size != 1
+        ):
+            if stride != expected:
+                return 0 in self.shape
+            expected *= size
+        return True
+
+    @property
+    def is_contiguous(self) -> bool:
+        return self.stride == contiguous_stride(self.shape) or 0 in self.shape
+
+    def __str__(self) -> str:
+        text = f"{dtype_text(self.dtype)}[{', '.join(map(str, self.shape))}]"
+        if not self.is_contiguous:
+            text += f" stride ({', '.join(map(str, self.stride))})"
+        if self.device.type != "cpu":
+            text += f" {self.device}"
+        return text
+
+
+def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
+    stride, step = [], 1
+    for size in reversed(shape):
+        stride.append(step)
+        step *= max(size, 1)
+    return tuple(reversed(stride))

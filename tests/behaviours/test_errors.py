@@ -1,0 +1,309 @@
+"""Errors: capture names the user's line, the user's own errors pass through, threads do no harm."""
+
+import concurrent.futures
+import inspect
+import re
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+import foregrad as fg
+from tests.compare import assert_same, compiled, leaf
+
+
+def branch(x):
+    if x.sum() > 0:
+        return x * 2
+    return x * 3
+
+
+def loop(x):
+    while x.norm() > 1:
+        x = x / 2
+    return x
+
+
+def item(x):
+    if x.mean().item() > 0:
+        return x * 2
+    return x * 3
+
+
+def tolist(x):
+    return x * len([v for v in x.cumsum(0).tolist() if v > 0])
+
+
+def numpy(x):
+    return x * x.detach().cos().numpy().sum()
+
+
+def printed(x):
+    print(x.cos())
+    return x * 2
+
+
+def formatted(x):
+    return x * len(f"{x.prod():.3f}")
+
+
+def mask(x):
+    return x[x.cos() > 0] * 2
+
+
+def nonzero(x):
+    return x.nonzero() * 2
+
+
+def iterated(x):
+    return [x * i for i in range(x.argmax())]
+
+
+def as_bool(x):
+    return x * 2 if bool((x.exp() > 1).all()) else x
+
+
+READS_DATA = {
+    branch: ("x.sum() > 0", "gt"),
+    loop: ("x.norm() > 1", "gt"),
+    item: (".item()", "mean"),
+    tolist: (".tolist()", "cumsum"),
+    numpy: (".numpy()", "cos"),
+    printed: ("print(", "cos"),
+    formatted: ("x.prod()", "prod"),
+    mask: ("x[x.cos() > 0]", "gt"),
+    nonzero: ("nonzero()", "x"),
+    iterated: ("x.argmax()", "argmax"),
+    as_bool: ("bool(", "all"),
+}
+
+
+def location(fn, text):
+    """A pattern for `file:line` of the line of `fn` that holds `text`, in either of the usual spellings."""
+    lines, start = inspect.getsourcelines(fn)
+    (number,) = [start + offset for offset, line in enumerate(lines) if text in line]
+    return rf"{re.escape(__file__.rsplit('/', 1)[-1])}(:|\"?, line ){number}\b"
+
+
+@pytest.mark.parametrize("fn", READS_DATA, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("make", [leaf, torch.randn])
+def test_reading_data_is_refused_with_the_line_and_the_value(fn, make):
+    text, value = READS_DATA[fn]
+    with pytest.raises(fg.CaptureError) as caught:
+        compiled(fn)(make(4))
+    message = str(caught.value)
+    assert re.search(location(fn, text), message), message
+    assert re.search(rf"\b{value}", message), message
+
+
+@pytest.mark.parametrize("fn", READS_DATA, ids=lambda fn: fn.__name__)
+def test_capture_refuses_as_compile_does(fn):
+    with pytest.raises(fg.CaptureError):
+        fg.capture(fn, torch.randn(4))
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+UNSUPPORTED = {
+    "an object": lambda x: (x * 2, Box(x * 3)),
+    "a generator": lambda x: (x * k for k in range(2)),
+    "a set of tensors": lambda x: {x * 2},
+    "a function over a tensor": lambda x: lambda y=x * 2: y,
+}
+
+
+@pytest.mark.parametrize("fn", UNSUPPORTED.values(), ids=UNSUPPORTED)
+def test_an_unsupported_output_is_refused_by_its_type(fn):
+    with pytest.raises(fg.CaptureError) as caught:
+        compiled(fn)(leaf(2))
+    assert re.search("Box|generator|set|function", str(caught.value))
+
+
+def test_every_error_is_a_foregrad_error():
+    assert issubclass(fg.CaptureError, fg.ForegradError)
+    assert issubclass(fg.GuardError, fg.ForegradError)
+    assert issubclass(fg.ForegradError, Exception)
+
+
+def test_a_refused_function_can_be_called_again_and_others_are_not_harmed():
+    f, g = compiled(branch), compiled(lambda x: x * 2)
+    for _ in range(2):
+        with pytest.raises(fg.CaptureError):
+            f(torch.randn(2))
+        assert g(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+# The user's own errors
+
+
+class MyError(Exception):
+    def __init__(self, code):
+        super().__init__(f"code {code}")
+        self.code = code
+
+
+def raise_own(x):
+    y = x * 2
+    raise MyError(y.shape[0])
+
+
+FAILING = {
+    "own class": raise_own,
+    "value error": lambda x: (_ for _ in ()).throw(ValueError("no")),
+    "shapes": lambda x: x @ torch.ones(5, 5),
+    "dtype": lambda x: torch.ones(3, dtype=torch.int64) @ x,
+    "index": lambda x: x[7],
+    "attribute": lambda x: x.no_such_thing,
+    "key": lambda x: {"a": x}["b"],
+    "assertion": lambda x: torch.testing.assert_close(x.shape[0], 99),
+    "no grad": lambda x: torch.autograd.grad(x.detach().sum(), x),
+    "stop iteration": lambda x: next(iter(())),
+}
+
+
+@pytest.mark.parametrize("fn", FAILING.values(), ids=FAILING)
+def test_the_users_exception_passes_unchanged(fn):
+    assert_same(fn, lambda: (leaf(3),), calls=2)
+
+
+def test_the_users_exception_is_the_very_object():
+    error = MyError(7)
+
+    def f(x):
+        raise error
+
+    with pytest.raises(MyError) as caught:
+        compiled(f)(torch.ones(2))
+    assert caught.value is error
+    assert caught.value.code == 7
+
+
+def test_an_exception_handled_inside_is_no_error():
+    def f(x):
+        try:
+            return x @ torch.ones(5, 5)
+        except RuntimeError:
+            return x * 2
+
+    assert_same(f, lambda: (leaf(3),), calls=2)
+
+
+def test_state_is_untouched_after_an_exception():
+    model, x = nn.BatchNorm1d(3), leaf(4, 3)
+
+    def f(x):
+        model(x)
+        raise MyError(1)
+
+    state = {name: t.clone() for name, t in model.state_dict().items()}
+    versions = [t._version for t in model.state_dict().values()]
+    with pytest.raises(MyError):
+        fg.capture(f, x)
+    assert all(torch.equal(state[name], t) for name, t in model.state_dict().items())
+    assert [t._version for t in model.state_dict().values()] == versions
+    assert x.grad is None
+    assert torch.is_grad_enabled()
+    assert type(model.running_mean) is torch.Tensor
+
+
+# Bad arguments
+
+
+def two(x, y, *, scale=1.0):
+    return x * y * scale
+
+
+CALLS = {
+    "missing": ((), {}),
+    "one missing": ((1,), {}),
+    "too many": ((1, 2, 3), {}),
+    "unknown keyword": ((1, 2), {"size": 3}),
+    "given twice": ((1, 2), {"x": 3}),
+    "wrong type": (("text", [1, 2]), {}),
+}
+
+
+@pytest.mark.parametrize(("args", "kwargs"), CALLS.values(), ids=CALLS)
+@pytest.mark.parametrize("is_captured_before", [True, False])
+def test_bad_arguments_raise_what_eager_raises(args, kwargs, is_captured_before):
+    f = compiled(two)
+    if is_captured_before:
+        f(torch.ones(2), torch.ones(2))
+    errors = []
+    for call in (two, f):
+        with pytest.raises(TypeError) as caught:
+            call(*args, **kwargs)
+        errors.append(str(caught.value))
+    assert errors[0] == errors[1]
+
+
+def test_bad_arguments_of_a_module_raise_what_eager_raises():
+    assert_same(nn.Linear(2, 2), tuple)
+    assert_same(nn.Linear(2, 2), lambda: (torch.ones(1, 2), 3))
+    assert_same(nn.Linear(2, 2), lambda: (torch.ones(1, 5),))
+
+
+def test_compile_refuses_what_cannot_be_called():
+    with pytest.raises(TypeError):
+        compiled(3)
+
+
+# Threads
+
+
+def in_threads(work, count=8):
+    start = threading.Barrier(count)
+
+    def run(number):
+        start.wait()
+        return work(number)
+
+    with concurrent.futures.ThreadPoolExecutor(count) as pool:
+        return list(pool.map(run, range(1, count + 1)))
+
+
+def gradient(f, number):
+    x = torch.full((number,), 0.5, requires_grad=True)
+    for _ in range(5):
+        f(x).sum().backward()
+    return x.grad
+
+
+def test_one_compiled_function_called_first_from_eight_threads():
+    def f(x):
+        return x.sin() * x.shape[0]
+
+    g = compiled(f)
+    grads = in_threads(lambda number: gradient(g, number))
+    assert all(torch.equal(grads[number - 1], gradient(f, number)) for number in range(1, 9))
+
+
+def test_one_signature_from_eight_threads():
+    def f(x):
+        return x.sin().exp()
+
+    g = compiled(f)
+    grads = in_threads(lambda number: gradient(g, 3))
+    assert all(torch.equal(grad, gradient(f, 3)) for grad in grads)
+
+
+def test_capture_in_one_thread_does_not_disturb_eager_in_others():
+    def work(number):
+        if number % 2:
+            return fg.capture(lambda x: (x.sin() * number).sum(), torch.ones(4)) is not None
+        return all(torch.equal(torch.ones(4).sin() * 2, torch.ones(4).sin().mul_(2)) for _ in range(200))
+
+    assert all(in_threads(work))
+
+
+def test_backward_in_another_thread():
+    f, x = compiled(lambda x: x.sin()), leaf(3)
+    out = f(x).sum()
+    thread = threading.Thread(target=out.backward)
+    thread.start()
+    thread.join()
+    assert torch.equal(x.grad, x.detach().cos())

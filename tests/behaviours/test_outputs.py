@@ -1,0 +1,383 @@
+"""Outputs: aliases of inputs and of intermediates, structure, flags (OUT-1 to OUT-12)."""
+
+import collections
+import typing
+
+import pytest
+import torch
+
+from tests.compare import Gradients, assert_same, grads_of, leaf, same_as_eager
+
+
+def non_leaf(*shape):
+    return leaf(*shape).clone()
+
+
+MAKERS = pytest.mark.parametrize("make", [leaf, non_leaf, torch.randn])
+
+VIEWS = {
+    "t": lambda x: x.t(),
+    "view": lambda x: x.view(-1),
+    "slice": lambda x: x[1:],
+    "strided slice": lambda x: x[:, ::2],
+    "select": lambda x: x[0],
+    "expand": lambda x: x.expand(4, 2, 3),
+    "diagonal": lambda x: x.diagonal(),
+    "unsqueeze": lambda x: x.unsqueeze(1),
+    "permute": lambda x: x.permute(1, 0),
+    "narrow": lambda x: x.narrow(1, 1, 2),
+    "as_strided": lambda x: x.as_strided((2, 2), (1, 2), 1),
+    "unfold": lambda x: x.unfold(1, 2, 1),
+    "detach": lambda x: x.detach(),
+    "view_as itself": lambda x: x.view_as(x),
+    "reshape": lambda x: x.reshape(3, 2),
+    "flatten": lambda x: x.flatten(),
+    "chain": lambda x: x.t()[1:].unsqueeze(0).squeeze(0).t(),
+    "index by None and ...": lambda x: x[None, ..., 0],
+}
+
+
+# OUT-1: alias of an input
+
+
+@MAKERS
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_OUT_1_a_view_of_an_input_is_a_view_of_the_users_tensor(view, make):
+    assert_same(lambda x: (view(x), x * 2), lambda: (make(2, 3),))
+
+
+@MAKERS
+def test_OUT_1_only_views_and_no_computation(make):
+    assert_same(lambda x: (x.t(), x[0]), lambda: (make(2, 3),), calls=2)
+
+
+def test_OUT_1_a_view_of_a_written_input_is_made_after_the_write():
+    def f(x):
+        early = x.t()
+        x.mul_(2)
+        return early, x[0], x
+
+    assert_same(f, lambda: (non_leaf(2, 3),))
+
+
+@same_as_eager
+def test_OUT_1_writing_the_output_afterwards_writes_the_input(wrap):
+    start = leaf(2, 3)
+    x = start.clone()
+    view = wrap(lambda x: x.t()[1:])(x)
+    view.mul_(5)
+    x.sum().backward()
+    return view, x, grads_of(start)
+
+
+@same_as_eager
+def test_OUT_1_a_view_of_an_argument_that_is_itself_a_view(wrap):
+    base = non_leaf(4, 3)
+    out = wrap(lambda x: x[1:])(base[1:])
+    out.mul_(2)
+    return base, out
+
+
+# OUT-2: an output that is an input
+
+
+@MAKERS
+def test_OUT_2_an_input_comes_back_as_the_same_object(make):
+    assert_same(lambda x, y: (x, y * 2, [x, {"y": y}]), lambda: (make(2), make(2)), calls=2)
+
+
+def test_OUT_2_one_intermediate_returned_twice_is_one_object():
+    def f(x):
+        y = x * 2
+        return y, y, y.t(), x
+
+    assert_same(f, lambda: (leaf(2, 3),))
+
+
+def test_OUT_2_a_written_input_comes_back_as_the_same_object():
+    assert_same(lambda x: (x.mul_(2), x * 1), lambda: (non_leaf(2),))
+
+
+# OUT-3, OUT-4, OUT-5: aliases of intermediates
+
+
+@pytest.mark.parametrize("written", ["view", "transposed", "base"])
+@same_as_eager
+def test_OUT_3_writing_one_alias_of_an_intermediate_is_seen_by_the_others(wrap, written):
+    def f(x):
+        y = x * 2
+        return {"view": y.view(-1), "transposed": y.t(), "base": y}
+
+    x = leaf(2, 3)
+    out = wrap(f)(x)
+    out[written].mul_(3)
+    torch.autograd.backward(list(out.values()), [torch.ones_like(t) for t in out.values()])
+    return out, grads_of(x)
+
+
+def test_OUT_3_aliases_without_their_base():
+    def f(x):
+        y = x * 2
+        return y.view(-1), y.t(), y[0]
+
+    assert_same(f, lambda: (leaf(2, 3),), calls=2)
+
+
+def test_OUT_3_aliases_of_an_intermediate_that_was_written():
+    def f(x, w):
+        y = x * 2
+        y[0].mul_(w[0])
+        z = y.t()
+        z[1].add_(1)
+        return y.view(-1), z
+
+    assert_same(f, lambda: (leaf(2, 3), leaf(2, 3)))
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_OUT_4_a_single_view_of_an_intermediate(view):
+    assert_same(lambda x: view(x * 2), lambda: (leaf(2, 3),))
+
+
+@same_as_eager
+def test_OUT_4_a_single_view_of_an_intermediate_may_be_written(wrap):
+    x = leaf(2, 3)
+    out = wrap(lambda x: (x * 2).view(-1))(x)
+    out.mul_(2)
+    out.sum().backward()
+    return out, grads_of(x)
+
+
+def test_OUT_5_detached_alias_shares_memory_and_has_no_gradient():
+    def f(x):
+        y = x * 2
+        return y, y.detach(), y.detach().view(-1)
+
+    assert_same(f, lambda: (leaf(2, 3),))
+
+
+def test_OUT_5_detached_alias_that_was_written_with_a_gradient_of_its_own():
+    def f(x, w):
+        y = x * 2
+        d = y.detach()
+        d.mul_(w)
+        return y, d
+
+    assert_same(f, lambda: (leaf(2, 3), leaf(2, 3)))
+
+
+# OUT-6: multi-output views
+
+SPLITS = {
+    "unbind": lambda x: x.unbind(0),
+    "split": lambda x: x.split(1),
+    "split sizes": lambda x: x.split([1, 1]),
+    "chunk": lambda x: x.chunk(2),
+    "tensor_split": lambda x: x.tensor_split(2),
+    "hsplit": lambda x: x.hsplit([1]),
+}
+SOURCES = {"of the input": lambda x: x, "of an intermediate": lambda x: x * 2}
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_OUT_6_multi_output_views(split, source):
+    assert_same(lambda x: split(source(x)), lambda: (non_leaf(2, 3),))
+
+
+@pytest.mark.parametrize("split", SPLITS.values(), ids=SPLITS)
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@same_as_eager
+def test_OUT_6_in_place_on_multi_output_views_is_refused_as_eager_refuses_it(wrap, split, source):
+    wrap(lambda x: split(source(x)))(non_leaf(2, 3))[0].mul_(2)
+
+
+@same_as_eager
+def test_OUT_6_in_place_on_multi_output_views_without_grad(wrap):
+    parts = wrap(lambda x: (x * 2).unbind(0))(leaf(2, 3))
+    with torch.no_grad():
+        parts[0].mul_(2)
+    return parts
+
+
+# OUT-7: a view made by a custom Function
+
+
+class ViewWithOwnGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, g):
+        return g * 5
+
+
+@pytest.mark.parametrize("make", [leaf, non_leaf])
+def test_OUT_7_a_custom_view_keeps_its_own_gradient(make):
+    assert_same(lambda x: ViewWithOwnGradient.apply(x), lambda: (make(2),), calls=2)
+
+
+@same_as_eager
+def test_OUT_7_a_custom_view_refuses_in_place_as_eager_does(wrap):
+    return wrap(lambda x: ViewWithOwnGradient.apply(x))(non_leaf(2)).mul_(2)
+
+
+def test_OUT_7_a_view_of_a_custom_view():
+    assert_same(lambda x: (ViewWithOwnGradient.apply(x)[0], x * 3), lambda: (leaf(2),))
+
+
+# OUT-8: not differentiable
+
+
+class MarksOne(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        rounded = x.round()
+        ctx.mark_non_differentiable(rounded)
+        return rounded, x * 2
+
+    @staticmethod
+    def backward(ctx, _, g):
+        return g * 2
+
+
+DISCRETE = {
+    "argmax": lambda x: x.argmax(),
+    "compare": lambda x: x > 0,
+    "topk": lambda x: tuple(x.topk(2)),
+    "sort": lambda x: tuple(x.sort()),
+    "to int": lambda x: x.to(torch.int64),
+    "marked": lambda x: MarksOne.apply(x),
+    "no_grad": torch.no_grad()(lambda x: x * 3),
+}
+
+
+@pytest.mark.parametrize("discrete", DISCRETE.values(), ids=DISCRETE)
+def test_OUT_8_outputs_that_have_no_gradient(discrete):
+    assert_same(lambda x: (discrete(x), x * 2), lambda: (leaf(3),))
+
+
+# OUT-9: views made under no_grad
+
+
+@MAKERS
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+def test_OUT_9_a_view_made_without_grad_stays_cut(make, mode, source):
+    def f(x):
+        y = source(x)
+        with mode():
+            view = y.view(-1)
+        return view, x * 2
+
+    assert_same(f, lambda: (make(2),))
+
+
+@same_as_eager
+def test_OUT_9_gradient_does_not_pass_through_a_view_made_without_grad(wrap):
+    @torch.no_grad()
+    def cut(x):
+        return x.view(-1)
+
+    x = leaf(2)
+    view, double = wrap(lambda x: (cut(x), x * 2))(x)
+    return Gradients(torch.autograd.grad((view + double).sum(), x))
+
+
+@same_as_eager
+def test_OUT_9_in_place_on_a_view_made_without_grad_answers_as_eager(wrap):
+    def f(x):
+        with torch.no_grad():
+            return x.view(-1)
+
+    return wrap(f)(non_leaf(2)).mul_(2)
+
+
+# OUT-10: views of another dtype
+
+
+def complex_leaf(*shape):
+    return leaf(*shape, dtype=torch.complex64)
+
+
+REINTERPRETED = {
+    "view_as_real": (torch.view_as_real, complex_leaf),
+    "real": (lambda x: x.real, complex_leaf),
+    "imag": (lambda x: x.imag, complex_leaf),
+    "conj": (lambda x: x.conj(), complex_leaf),
+    "imag of conj": (lambda x: x.conj().imag, complex_leaf),
+    "view_as_complex": (torch.view_as_complex, leaf),
+    "bits as int": (lambda x: x.view(torch.int32), torch.randn),
+    "bits as bytes": (lambda x: x.view(torch.uint8), torch.randn),
+    "bits as double": (lambda x: x.view(torch.float64), torch.randn),
+}
+
+
+@pytest.mark.parametrize(("view", "make"), REINTERPRETED.values(), ids=REINTERPRETED)
+def test_OUT_10_views_of_another_dtype(view, make):
+    assert_same(lambda x: (view(x), x * 2, view(x * 3)), lambda: (make(3, 2),))
+
+
+# OUT-11: structure
+
+
+class Pair(typing.NamedTuple):
+    left: torch.Tensor
+    right: object
+
+
+STRUCTURES = {
+    "tensor": lambda x: x * 2,
+    "tuple": lambda x: (x * 2, x * 3),
+    "one-tuple": lambda x: (x * 2,),
+    "list": lambda x: [x * 2, x * 3],
+    "dict": lambda x: {"b": x * 2, "a": None, "c": 3, "d": "text"},
+    "dict by number": lambda x: {1: x * 2, 0: x * 3},
+    "nested": lambda x: ([x * 2, (x * 3, {"k": [x * 4]})], [], {}, ()),
+    "OrderedDict": lambda x: collections.OrderedDict(b=x * 2, a=x * 3),
+    "defaultdict": lambda x: collections.defaultdict(list, a=[x * 2]),
+    "namedtuple": lambda x: Pair(x * 2, [x * 3]),
+    "torch's own": lambda x: (x * 2).max(dim=0),
+    "size": lambda x: (x * 2, x.shape),
+    "values": lambda x: (x * 2, 1, 2.5, True, None, "text", x.dtype, x.device),
+    "None": lambda x: None,
+    "only values": lambda x: (x.shape[0], "text"),
+    "empty": lambda x: (),
+}
+
+
+@pytest.mark.parametrize("build", STRUCTURES.values(), ids=STRUCTURES)
+def test_OUT_11_containers_keep_their_type_and_order(build):
+    assert_same(lambda x: build(x), lambda: (leaf(3),), calls=2)
+
+
+@same_as_eager
+def test_OUT_11_a_returned_container_is_new_at_each_call(wrap):
+    f = wrap(lambda x: [x * 2])
+    first = f(torch.ones(2))
+    first.append("mine")
+    return f(torch.ones(2))
+
+
+def test_OUT_11_keywords_bind_by_name():
+    orders = [lambda: {"a": leaf(2), "b": leaf(2)}, lambda: dict(reversed([("b", leaf(2)), ("a", leaf(2))]))]
+    for keywords in orders:
+        assert_same(lambda a, b: a - b, tuple, kwargs=keywords)
+
+
+@same_as_eager
+def test_OUT_11_keywords_in_another_order_on_the_same_object(wrap):
+    f = wrap(lambda a, b: a - b)
+    five, three = torch.tensor(5.0), torch.tensor(3.0)
+    return f(a=five, b=three), f(b=three, a=five), f(five, b=three), f(five, three)
+
+
+# OUT-12: sizes of outputs
+
+
+def test_OUT_12_sizes_of_outputs_follow_sizes_of_inputs():
+    def f(x):
+        return x[: x.shape[0] // 2] * x.shape[0], x.shape[0], x.new_zeros(x.shape[0] + 1)
+
+    assert_same(f, [lambda: (leaf(4),), lambda: (leaf(6),), lambda: (leaf(0),), lambda: (leaf(1),)], calls=2)

@@ -1,0 +1,1 @@
+"""Sweeps over PyTorch's ops, its modules and `transformers`, with eager as the reference."""

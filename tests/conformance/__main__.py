@@ -1,0 +1,154 @@
+"""`python -m tests.conformance [ops|modules|architectures|all]`: run the sweeps and print what they found."""
+
+import argparse
+import fnmatch
+import multiprocessing
+import sys
+import time
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from . import judge
+from .judge import Compile, Result, Status, Sweep
+
+TIME_LIMIT = 180
+SWEEPS = ("ops", "modules", "architectures")
+SUBJECTS = {"foregrad": judge.foregrad, "eager": judge.eager}
+
+
+def main() -> int:
+    options = _parse()
+    console = Console()
+    results: list[Result] = []
+    for title in SWEEPS if options.sweep == "all" else (options.sweep,):
+        started = time.monotonic()
+        results += _run(_sweep(title), options, console)
+        console.print(f"{title}: {time.monotonic() - started:.0f} s")
+    _print(results, console)
+    return 1 if any(result.status is Status.FAILED for result in results) else 0
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("sweep", nargs="?", default="all", choices=(*SWEEPS, "all"))
+    parser.add_argument("--only", metavar="NAME", help="a name or a pattern such as 'nn.functional.*'")
+    parser.add_argument("--sample", metavar="N", type=int, default=1, help="every Nth name")
+    parser.add_argument("--jobs", metavar="N", type=int, default=1, help="worker processes")
+    parser.add_argument(
+        "--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness"
+    )
+    return parser.parse_args()
+
+
+def _sweep(title: str) -> Sweep:
+    """Imported when asked for: `transformers` is slow to import and may be missing."""
+    if title == "ops":
+        from .ops import SWEEP
+    elif title == "modules":
+        from .modules import SWEEP
+    else:
+        from .architectures import SWEEP
+    return SWEEP
+
+
+def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Result]:
+    names = sweep.names()[:: options.sample]
+    if options.only:
+        names = tuple(fnmatch.filter(sweep.names(), options.only))
+    compile_fn = SUBJECTS[options.subject]
+    run = _in_turn(sweep.title, names, compile_fn)
+    if options.jobs > 1:
+        run = _side_by_side(sweep.title, names, compile_fn, options.jobs)
+    results: list[Result] = []
+    columns = (
+        TextColumn(sweep.title),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=len(names))
+        for name, found in run:
+            results += found
+            progress.update(task, advance=1, description=escape(name))
+    return sorted(results, key=lambda result: (result.group, result.name))
+
+
+def check(title: str, name: str, compile_fn: Compile) -> list[Result]:
+    """Check one name on one thread, so that sums have one order."""
+    torch.set_num_threads(1)
+    with warnings.catch_warnings(), judge.time_limit(TIME_LIMIT):
+        warnings.simplefilter("ignore")
+        return list(_sweep(title).check(name, compile_fn))
+
+
+def _in_turn(title: str, names: tuple[str, ...], compile_fn: Compile) -> Iterator[tuple[str, list[Result]]]:
+    for name in names:
+        yield name, check(title, name, compile_fn)
+
+
+def _side_by_side(
+    title: str, names: tuple[str, ...], compile_fn: Compile, jobs: int
+) -> Iterator[tuple[str, list[Result]]]:
+    """In a pool of processes; after a crash the unfinished names run one by one, to find the cause."""
+    unfinished = set(names)
+    try:
+        for name, found in _in_pool(title, names, compile_fn, jobs):
+            unfinished.remove(name)
+            yield name, found
+    except BrokenProcessPool:
+        for name in sorted(unfinished):
+            try:
+                yield from _in_pool(title, (name,), compile_fn, 1)
+            except BrokenProcessPool:
+                yield name, [Result(title, name, Status.FAILED, "the process crashed")]
+
+
+def _in_pool(
+    title: str, names: tuple[str, ...], compile_fn: Compile, jobs: int
+) -> Iterator[tuple[str, list[Result]]]:
+    context = multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(jobs, mp_context=context) as pool:
+        running = {pool.submit(check, title, name, compile_fn): name for name in names}
+        for future in as_completed(running):
+            yield running[future], future.result()
+
+
+def _print(results: list[Result], console: Console) -> None:
+    for status in (Status.EXCLUDED, Status.REFUSED, Status.FAILED):
+        for result in results:
+            if result.status is status:
+                console.print(
+                    f"{status} {result.group}: {result.name}: {result.reason}", markup=False, soft_wrap=True
+                )
+    partly = [result for result in results if result.excluded and result.status is not Status.EXCLUDED]
+    for result in partly:
+        count, first = len(result.excluded), result.excluded[0]
+        text = f"{count} samples excluded {result.group}: {result.name}: {first}"
+        console.print(text, markup=False, soft_wrap=True)
+    console.print(_table(results))
+
+
+def _table(results: list[Result]) -> Table:
+    table = Table("sweep", *Status, "samples", "left out")
+    for group in dict.fromkeys(result.group for result in results):
+        members = [result for result in results if result.group == group]
+        counts = Counter(result.status for result in members)
+        compared = sum(result.num_compared for result in members)
+        excluded = sum(len(result.excluded) for result in members)
+        table.add_row(group, *(str(counts[status]) for status in Status), str(compared), str(excluded))
+    return table
+
+
+if __name__ == "__main__":
+    sys.exit(main())

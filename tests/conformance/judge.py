@@ -1,0 +1,177 @@
+"""Compare trials of a compiled callable with eager, and call the outcome by one of four names."""
+
+import contextlib
+import functools
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from types import CodeType, FrameType
+from typing import Any
+
+from .observe import Seen, difference
+
+Compile = Callable[[Any], Any]
+
+SEEDS = (0, 1)
+"""Each trial makes one call per seed: the first captures, the second uses the capture."""
+
+
+class Status(StrEnum):
+    PASSED = "passed"
+    FAILED = "failed"
+    REFUSED = "refused"
+    EXCLUDED = "excluded"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome for one op, module or architecture."""
+
+    group: str
+    name: str
+    status: Status
+    reason: str = ""
+    num_compared: int = 0
+    excluded: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One sample. `start(compile)` builds fresh state and returns `call(seed)`.
+
+    `code` is the user's Python code: the call that reuses a capture must not enter it.
+    """
+
+    label: str
+    start: Callable[[Compile], Callable[[int], Seen]]
+    code: CodeType
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Names to check, and the check of one name."""
+
+    title: str
+    names: Callable[[], tuple[str, ...]]
+    check: Callable[[str, Compile], Iterable[Result]]
+
+
+def eager(target: Any) -> Any:
+    """The stand-in that shows that the harness itself is sound."""
+    return target
+
+
+def foregrad(target: Any) -> Any:
+    import foregrad as fg
+
+    return fg.compile(target, backend="eager")
+
+
+def judge(group: str, name: str, trials: Iterable[Trial], compile_fn: Compile) -> Result:
+    """The first failure, else the first refusal, else passed. A target is compiled once for its trials."""
+    is_compiled, compile_once = compile_fn is not eager, functools.cache(compile_fn)
+    num_compared, excluded, refusals = 0, [], []
+    for trial in trials:
+        status, reason = _judge_trial(trial, compile_once, is_compiled)
+        reason = f"{trial.label}: {reason}"
+        if status is Status.FAILED:
+            return Result(group, name, status, reason, num_compared, tuple(excluded))
+        if status is Status.EXCLUDED:
+            excluded.append(reason)
+        elif status is Status.REFUSED:
+            refusals.append(reason)
+        else:
+            num_compared += 1
+    if refusals:
+        return Result(group, name, Status.REFUSED, refusals[0], num_compared, tuple(excluded))
+    if not num_compared:
+        reason = excluded[0] if excluded else "no samples"
+        return Result(group, name, Status.EXCLUDED, reason, 0, tuple(excluded))
+    return Result(group, name, Status.PASSED, "", num_compared, tuple(excluded))
+
+
+def spread(items: Iterable[Any], count: int) -> list[tuple[int, Any]]:
+    """At most `count` of the items, evenly spread, with their positions."""
+    everything = list(enumerate(items))
+    if len(everything) <= count:
+        return everything
+    return [everything[i * (len(everything) - 1) // (count - 1)] for i in range(count)]
+
+
+@contextlib.contextmanager
+def time_limit(seconds: int) -> Iterator[None]:
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"no answer within {seconds} s")
+
+    previous = signal.signal(signal.SIGALRM, stop)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, previous)
+
+
+def _judge_trial(trial: Trial, compile_fn: Compile, is_compiled: bool) -> tuple[Status, str]:
+    try:
+        expected, again = _calls(trial, eager), _calls(trial, eager)
+    except Exception as error:
+        return Status.EXCLUDED, f"eager raises {_brief(error)}"
+    for one, other in zip(expected, again, strict=True):
+        if found := difference(one, other):
+            return Status.EXCLUDED, f"eager differs from itself: {found}"
+    try:
+        return _compare(trial, expected, compile_fn, is_compiled)
+    except Exception as error:
+        return (Status.REFUSED if _is_refusal(error) else Status.FAILED), _brief(error)
+
+
+def _compare(
+    trial: Trial, expected: list[Seen], compile_fn: Compile, is_compiled: bool
+) -> tuple[Status, str]:
+    call = trial.start(compile_fn)
+    for turn, (seed, seen) in enumerate(zip(SEEDS, expected, strict=True)):
+        with _entries(trial.code) as entries:
+            actual = call(seed)
+        if found := difference(seen, actual):
+            return Status.FAILED, f"call {turn + 1}: {found}"
+        if turn and entries and is_compiled:
+            return (
+                Status.FAILED,
+                "not compiled: a second call with the same signature ran the Python code again",
+            )
+    return Status.PASSED, ""
+
+
+def _calls(trial: Trial, compile_fn: Compile) -> list[Seen]:
+    call = trial.start(compile_fn)
+    return [call(seed) for seed in SEEDS]
+
+
+@contextlib.contextmanager
+def _entries(code: CodeType) -> Iterator[list[str]]:
+    """A list that grows each time Python enters `code`."""
+    entered: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is code:
+            entered.append(event)
+
+    previous = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        yield entered
+    finally:
+        sys.setprofile(previous)
+
+
+def _is_refusal(error: Exception) -> bool:
+    module = sys.modules.get("foregrad")
+    return module is not None and isinstance(error, module.CaptureError)
+
+
+def _brief(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text[:300]}"

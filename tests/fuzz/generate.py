@@ -1,0 +1,139 @@
+"""`program(seed)`: a random small PyTorch program, the same for the same seed.
+
+The program runs in eager PyTorch while it is built. A statement that eager refuses is dropped, but now and
+then one is kept as the last, so that exceptions are compared too.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from typing import Any
+
+import torch
+
+from tests.fuzz import inputs
+from tests.fuzz.program import FUNCTIONS, HEADER, FuzzProgram, Scenario, Statement, render
+from tests.fuzz.scope import Scope
+from tests.fuzz.statements import WRITERS
+
+KEPT_REFUSALS = 0.04  # of refused statements; gives about 3 % of programs that raise
+REFUSALS = (RuntimeError, ValueError, IndexError, TypeError)
+PARAMETERS = "abcd"
+RETURN_FORMS = (
+    *("{}.detach()", "{}.view_as({})", "{}[0]", "{}.unsqueeze(0)", "{}.t()", "{}.t()", "{} * 2"),
+    *("{}.shape[-1]", "7", '"text"'),
+)
+
+_base_scope: dict[str, Any] = {}
+exec(HEADER + "\n".join(FUNCTIONS.values()), _base_scope)
+
+
+def program(seed: int) -> FuzzProgram:
+    rng = random.Random(seed)
+    values = dict(_base_scope)
+    values["generator"].manual_seed(seed)
+    with warnings.catch_warnings(), torch.random.fork_rng():
+        warnings.simplefilter("ignore")
+        setup, arguments = make_setup(rng, values)
+        body, returns = make_body(rng, values, [name for name, _ in arguments])
+    container = (
+        "single" if len(returns) == 1 else rng.choice(("tuple", "tuple", "tuple", "list", "dict", "nested"))
+    )
+    return FuzzProgram(seed, tuple(setup), arguments, tuple(body), returns, container, make_scenario(rng))
+
+
+def make_setup(
+    rng: random.Random, values: dict[str, Any]
+) -> tuple[list[Statement], tuple[tuple[str, str], ...]]:
+    setup: list[Statement] = []
+    arguments: list[tuple[str, str]] = []
+    for name in PARAMETERS[: rng.choice((1, 2, 2, 3, 3, 4))]:
+        given = [expression for _, expression in arguments]
+        if given and rng.random() < 0.08:
+            values[name] = values[arguments[-1][1]]
+            arguments.append((name, given[-1]))
+            continue
+        lines = None
+        while lines is None or not runs(lines, values):
+            lines = inputs.candidates(rng, name, [s.target for s in setup])
+        setup += lines
+        arguments.append((name, name))
+    rng.shuffle(arguments)
+    return setup, tuple(arguments)
+
+
+def make_body(
+    rng: random.Random, values: dict[str, Any], parameters: list[str]
+) -> tuple[list[Statement], tuple[str, ...]]:
+    scope = Scope(rng, values, list(parameters))
+    body: list[Statement] = []
+    blocks: tuple[str, ...] = ()
+    for _ in range(rng.choice((2, 3, 4, 5, 6, 7, 8, 10, 12))):
+        blocks = next_blocks(rng, blocks)
+        statement, refused = make_statement(scope, blocks)
+        body.append(statement)
+        if refused:
+            break
+        if (
+            statement.target.startswith("v")
+            and statement.target not in scope.names
+            and statement.target in values
+        ):
+            scope.names.append(statement.target)
+    return body, make_returns(rng, scope)
+
+
+def next_blocks(rng: random.Random, blocks: tuple[str, ...]) -> tuple[str, ...]:
+    """The `with` blocks of the next statement: stay, open one, or leave one."""
+    chance = rng.random()
+    if not blocks:
+        return ("torch.no_grad()",) if chance < 0.07 else ()
+    if chance < 0.45:
+        return blocks[:-1]
+    return (*blocks, "torch.enable_grad()") if chance > 0.9 and len(blocks) == 1 else blocks
+
+
+def make_statement(scope: Scope, blocks: tuple[str, ...]) -> tuple[Statement, bool]:
+    """A statement that eager runs, or rarely one that it refuses."""
+    writers, weights = list(WRITERS), list(WRITERS.values())
+    while True:
+        writer = scope.rng.choices(writers, weights)[0]
+        try:
+            statement = Statement(writer.__name__, writer(scope), blocks)
+        except LookupError:
+            continue
+        if runs([statement], scope.values):
+            return statement, False
+        if scope.rng.random() < KEPT_REFUSALS:
+            return statement, True
+
+
+def make_returns(rng: random.Random, scope: Scope) -> tuple[str, ...]:
+    """Up to four variables, rather late and differentiable ones; views, repeats and plain values too."""
+    made = [n for n in scope.names if n not in PARAMETERS]
+    differentiable = [n for n in made if scope.values[n].requires_grad]
+    pools = [pool for pool in (differentiable[-4:], differentiable[-2:], made[-4:], scope.names) if pool]
+    returns = []
+    for _ in range(rng.choice((1, 2, 2, 3, 3, 4))):
+        name = rng.choice(rng.choice(pools))
+        text = rng.choice(RETURN_FORMS).replace("{}", name)
+        is_plain = rng.random() > 0.15 or not runs([Statement("return", text)], scope.values)
+        returns.append(name if is_plain else text)
+    return tuple(returns)
+
+
+def make_scenario(rng: random.Random) -> Scenario:
+    return Scenario(
+        backward=rng.choice(("all", "all", "all", "some", "some", "create_graph", "arguments")),
+        write=rng.choice(("", "", "", "", "output", "argument")),
+        calls=rng.choice(("once", "once", "twice", "interleaved")),
+    )
+
+
+def runs(statements: list[Statement], values: dict[str, Any]) -> bool:
+    try:
+        exec(render(statements), values)
+    except REFUSALS:
+        return False
+    return True

@@ -1,0 +1,167 @@
+"""A random program as a value: statements that print as Python source and run by exec of that source."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One line of a program, and the `with` blocks around it, outermost first."""
+
+    kind: str
+    text: str
+    blocks: tuple[str, ...] = ()
+
+    @property
+    def target(self) -> str:
+        return self.text.split(" = ")[0]
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What the comparer does with the program's results.
+
+    backward: "all" roots at once, "some" of them, "create_graph" (then a second backward), or "arguments"
+    (gradients also of arguments that are not leaves). write: what the caller writes to in place after the
+    call. calls: "once", "twice", or "interleaved" (two calls, then two backwards).
+    """
+
+    backward: str = "all"
+    write: str = ""
+    calls: str = "once"
+
+
+@dataclass(frozen=True)
+class FuzzProgram:
+    """`make_inputs()` gives the arguments and every tensor that the caller still sees; `fn` is under test."""
+
+    seed: int
+    setup: tuple[Statement, ...]
+    arguments: tuple[tuple[str, str], ...]  # parameter of fn, expression given for it
+    body: tuple[Statement, ...]
+    returns: tuple[str, ...]
+    container: str
+    scenario: Scenario
+
+    def source(self) -> str:
+        parameters = ", ".join(name for name, _ in self.arguments)
+        given = "".join(f"{expression}, " for _, expression in self.arguments)
+        watched = ", ".join(f"{s.target}={s.target}" for s in self.setup)
+        lines = [
+            f"# seed {self.seed}: {self.scenario}",
+            HEADER,
+            *(text for name, text in FUNCTIONS.items() if any(f"{name}.apply" in s.text for s in self.body)),
+            "def make_inputs():",
+            indent(render(self.setup)),
+            f"    return ({given}), dict({watched})\n\n",
+            f"def fn({parameters}):",
+            indent(render(self.body)),
+            f"    return {CONTAINERS[self.container](self.returns)}",
+        ]
+        return "\n".join(line for line in lines if line) + "\n"
+
+    def load(self) -> dict[str, Any]:
+        """The names that the source defines: `make_inputs`, `fn`, `generator`."""
+        scope: dict[str, Any] = {"__name__": f"fuzz_{self.seed}"}
+        exec(compile(self.source(), f"<fuzz {self.seed}>", "exec"), scope)
+        return scope
+
+    def but(self, **changes: Any) -> FuzzProgram:
+        return replace(self, **changes)
+
+
+def render(statements: Iterable[Statement]) -> str:
+    """The statements as text; neighbours in the same `with` blocks share them."""
+    lines = []
+    for blocks, group in itertools.groupby(statements, key=lambda s: s.blocks):
+        for depth, block in enumerate(blocks):
+            lines.append("    " * depth + f"with {block}:")
+        lines += ["    " * len(blocks) + statement.text for statement in group]
+    return "\n".join(lines)
+
+
+def indent(text: str) -> str:
+    return textwrap.indent(text, "    ")
+
+
+def _tuple(items: Iterable[str]) -> str:
+    return "(" + "".join(f"{item}, " for item in items) + ")"
+
+
+CONTAINERS = {
+    "single": lambda items: items[0] if len(items) == 1 else _tuple(items),
+    "tuple": _tuple,
+    "list": lambda items: "[" + ", ".join(items) + "]",
+    "dict": lambda items: "{" + ", ".join(f'"k{i}": {item}' for i, item in enumerate(items)) + "}",
+    "nested": lambda items: "(" + items[0] + ', {"rest": ' + _tuple(items[1:]) + ', "count": 3}, None)',
+}
+
+HEADER = """\
+import torch
+
+generator = torch.Generator()
+
+def rand(*size, dtype=torch.float32):
+    return torch.rand(size, generator=generator, dtype=dtype) * 2 - 0.8
+
+def ints(*size):
+    return torch.randint(0, 4, size, generator=generator)
+
+"""
+
+FUNCTIONS = {
+    "Tripled": """\
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 3
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+""",
+    "SavedProduct": """\
+class SavedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, y):
+        ctx.save_for_backward(x, y)
+        ctx.factor = 0.5
+        return x * y, x + y
+
+    @staticmethod
+    def backward(ctx, product, total):
+        x, y = ctx.saved_tensors
+        of_x = (product * y * ctx.factor + total).sum_to_size(x.shape)
+        return of_x, (product * x + total).sum_to_size(y.shape)
+
+""",
+    "Viewed": """\
+class Viewed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 5
+
+""",
+    "Written": """\
+class Written(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.mark_dirty(x)
+        return x.mul_(2)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2
+
+""",
+}
