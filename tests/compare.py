@@ -27,8 +27,8 @@ import foregrad as fg
 
 Facts = dict[str, object]
 
-# Eager's gradients may share memory with one another and be written while they are summed.
-_PRIVATE_TO_THE_ENGINE = ("storage_offset", "_version")
+# Eager's gradients may be views and be written while they are summed; a leaf's .grad takes the leaf's own layout.
+_PRIVATE_TO_THE_ENGINE = ("stride", "storage_offset", "_version")
 
 
 def leaf(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -128,12 +128,12 @@ def _observe(
     """Everything a user can see of one call on fresh inputs, and of the backward passes from it."""
     with _fresh_ambience():
         inputs: dict[str, Any] = {"args": make_inputs(), "kwargs": kwargs(), "module": _state(owner)}
-        leaves = _leaves_behind(inputs)
+        leaves, histories = _leaves_behind(inputs), {id(t): t.grad_fn for _, t in _tensors(inputs)}
         result = _attempt(lambda: call(*inputs["args"], **inputs["kwargs"]), "")
         seen = inputs | {"call": result, "module afterwards": _state(owner)}
         facts = _facts(seen) | _ambience()
         if backward:
-            facts |= _gradients(seen, leaves)
+            facts |= _gradients(_differentiable(seen, histories), leaves)
             facts |= {f"after backward, {name}": fact for name, fact in _facts(inputs | leaves).items()}
         return facts
 
@@ -146,9 +146,14 @@ def _tell(story: Callable[[], Any]) -> Facts:
         return _facts({"story": end}) | _ambience()
 
 
-def _gradients(seen: dict[str, Any], leaves: dict[str, Tensor]) -> Facts:
-    """Gradients from each differentiable result and written input alone, then by `backward` from all."""
-    roots = {name: t for name, t in _tensors(seen) if _has_grad_fn(t) is True}
+def _differentiable(seen: dict[str, Any], histories: dict[int, Any]) -> dict[str, Tensor]:
+    """Results with a history, and inputs whose history is not what it was."""
+    candidates = {name: t for name, t in _tensors(seen) if _has_grad_fn(t) is True}
+    return {name: t for name, t in candidates.items() if t.grad_fn is not histories.get(id(t))}
+
+
+def _gradients(roots: dict[str, Tensor], leaves: dict[str, Tensor]) -> Facts:
+    """Gradients from each root alone, then by `backward` from all of them."""
     grads: dict[str, Any] = {}
     if not leaves or not roots:
         return {}
@@ -276,8 +281,8 @@ def _has_grad_fn(t: Tensor) -> bool | Raised:
 
 
 def _tangent(t: Tensor) -> Tensor:
-    """A cotangent with the layout of its output, different in every element."""
-    values = torch.linspace(0.5, 1.5, t.numel()).reshape(t.shape).to(t.dtype)
+    """A cotangent with the layout of its output, of few bits: sums of gradients are the same in any order."""
+    values = ((torch.arange(t.numel()) % 16 + 4) / 8).reshape(t.shape).to(t.dtype)
     return torch.empty_like(t, requires_grad=False).copy_(values)
 
 

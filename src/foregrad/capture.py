@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from foregrad.errors import CaptureError
 from foregrad.program.build import Naming, Stage, build
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
-from foregrad.record.recording import Recording
+from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Results, find_results, written_storages
 from foregrad.runtime.locate import Location, locate, variables
 from foregrad.substrate import tree_flatten_with_path
@@ -101,29 +101,36 @@ def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage
     stage = Stage(recording, results, tuple(inputs), tuple(slots), sources, None, stored=stored)
     if not sources:
         return stage
-    reals = [lifted.real for lifted in inputs]
-    backward = recording.backward(sources, slots, (True,) * len(sources), reals=reals)
+    backward = _first_backward(recording, sources, inputs, slots)
     if backward.error is not None:
-        return Stage(recording, results, tuple(inputs), tuple(slots), sources, backward, stored=stored)
+        return replace(stage, backward=backward)
     reached = [i for i, alias in enumerate(backward.aliases) if alias is not None]
     if not reached:  # differentiable, but from nothing that was given
         reached = list(range(min(1, len(inputs))))
-    from dataclasses import replace
-
     backward = replace(
         backward,
         gradients=tuple(backward.gradients[i] for i in reached),
         aliases=tuple(backward.aliases[i] for i in reached),
     )
-    return Stage(
-        recording,
-        results,
-        tuple(inputs[i] for i in reached),
-        tuple(slots[i] for i in reached),
-        sources,
-        backward,
-        stored=stored,
+    return replace(
+        stage,
+        inputs=tuple(inputs[i] for i in reached),
+        slots=tuple(slots[i] for i in reached),
+        backward=backward,
     )
+
+
+def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
+    """The backward from all results; if eager would refuse that, from those results for which it would not."""
+    reals = [lifted.real for lifted in inputs]
+    whole = recording.backward(sources, slots, (True,) * len(sources), reals=reals)
+    if whole.error is None or len(sources) == 1:
+        return whole
+    fine = []
+    for place in range(len(sources)):
+        alone = recording.backward(sources, slots, tuple(i == place for i in range(len(sources))), reals=reals)
+        fine.append(alone.error is None)
+    return recording.backward(sources, slots, tuple(fine), reals=reals) if any(fine) else whole
 
 
 def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:

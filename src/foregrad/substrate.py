@@ -5,6 +5,8 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
+import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -67,6 +69,7 @@ __all__ = [
     "no_dispatch_modes",
     "no_function_modes",
     "num_function_modes",
+    "quiet_fakes",
     "run_engine",
     "set_version",
     "tree_flatten",
@@ -133,6 +136,27 @@ def autocast_state(devices: Sequence[str]) -> tuple[tuple[str, torch.dtype], ...
 def autocast_disabled() -> Any:
     """A context in which no op is autocast: a program already holds its casts."""
     return torch._C._DisableAutocast()
+
+
+_quiet = threading.local()
+
+
+class _NotWhenQuiet(logging.Filter):
+    def filter(self, record: logging.LogRecord) -> bool:
+        return not getattr(_quiet, "on", False)
+
+
+logging.getLogger("torch._subclasses.fake_tensor").addFilter(_NotWhenQuiet())
+
+
+@contextmanager
+def quiet_fakes() -> Iterator[None]:
+    """Keep fake tensors from logging an error that is handled."""
+    _quiet.on = True
+    try:
+        yield
+    finally:
+        _quiet.on = False
 
 
 @contextmanager

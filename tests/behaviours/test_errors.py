@@ -65,17 +65,17 @@ def as_bool(x):
 
 
 READS_DATA = {
-    branch: ("x.sum() > 0", "gt"),
-    loop: ("x.norm() > 1", "gt"),
-    item: (".item()", "mean"),
-    tolist: (".tolist()", "cumsum"),
-    numpy: (".numpy()", "cos"),
-    printed: ("print(", "cos"),
-    formatted: ("x.prod()", "prod"),
-    mask: ("x[x.cos() > 0]", "gt"),
-    nonzero: ("nonzero()", "x"),
-    iterated: ("x.argmax()", "argmax"),
-    as_bool: ("bool(", "all"),
+    branch: ("x.sum() > 0", "bool[]"),
+    loop: ("x.norm() > 1", "bool[]"),
+    item: (".item()", "f32[]"),
+    tolist: (".tolist()", "f32[4]"),
+    numpy: (".numpy()", "f32[4]"),
+    printed: ("print(", "f32[4]"),
+    formatted: ("x.prod()", "f32[]"),
+    mask: ("x[x.cos() > 0]", "index"),
+    nonzero: ("nonzero()", "nonzero"),
+    iterated: ("x.argmax()", "i64[]"),
+    as_bool: ("bool((", "bool[]"),
 }
 
 
@@ -94,7 +94,7 @@ def test_reading_data_is_refused_with_the_line_and_the_value(fn, make):
         compiled(fn)(make(4))
     message = str(caught.value)
     assert re.search(location(fn, text), message), message
-    assert re.search(rf"\b{value}", message), message
+    assert value in message
 
 
 @pytest.mark.parametrize("fn", READS_DATA, ids=lambda fn: fn.__name__)

@@ -96,7 +96,6 @@ def test_capture_leaves_a_written_argument_alone():
     def f(x, w):
         x.mul_(w)
         x.t_()
-        w.grad = torch.ones_like(w)
         return x
 
     x, w = leaf(2, 2).clone(), leaf(2, 2)

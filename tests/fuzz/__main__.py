@@ -29,6 +29,8 @@ def main() -> int:
     verdicts = run(seeds, options.against, options.jobs)
     failed = {seed: verdict for seed, verdict in verdicts.items() if not verdict.startswith(REFUSED)}
     print_causes(verdicts)
+    if len(seeds) == 1:
+        print(*verdicts.values())
     if options.kinds:
         print_kinds(seeds)
     return 1 if failed else 0

@@ -161,7 +161,8 @@ class _Builder:
         live = self._add_live(ops[recording.num_forward :])
         earlier = self.stage.earlier
         if earlier is not None:
-            self._add_tangents(earlier)
+            for backward_before in earlier.chain:
+                self._add_tangents(backward_before)
             functional.add_ops(ops[recording.num_forward : len(earlier.ops)])
             functional.phase = earlier.phase
             for place, alias in enumerate(earlier.aliases):

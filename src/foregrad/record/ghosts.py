@@ -6,13 +6,22 @@ table keyed by the op and what its arguments look like; a FakeTensorMode is aske
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
 import torch
 
-from foregrad.substrate import FakeTensorMode, OpOverload, neg_view, uninitialized_memory_untouched
+from foregrad.substrate import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    OpOverload,
+    neg_view,
+    quiet_fakes,
+    uninitialized_memory_untouched,
+)
 
 aten = torch.ops.aten
 
@@ -96,7 +105,12 @@ class GhostTable:
 
     def __init__(self) -> None:
         self._outcomes: dict[Any, Outcome] = {}
+        self._looks: dict[Any, int] = {}
         self._fakes = FakeTensorMode(allow_non_fake_inputs=False)
+
+    def number_of(self, look: Any) -> int:
+        """A small number for what a tensor looks like: cheap to compare."""
+        return self._looks.setdefault(look, len(self._looks))
 
     def outcome(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
         found = self._outcomes.get(key)
@@ -107,33 +121,54 @@ class GhostTable:
         return found
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
-        places: dict[int, int] = {}
-        with self._fakes, torch.no_grad():
-            given: list[torch.Tensor] = []
+        with quiet_fakes():
+            try:
+                with self._fakes, torch.no_grad():
+                    return _ask(func, args, kwargs, _fake_like)
+            except (DataDependentOutputException, DynamicOutputShapeException):
+                raise
+            except Exception:
+                if _depends_on_data(func):
+                    raise
+        # The op itself knows best: whether it fails, with which words, and what it returns.
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            return _ask(func, args, kwargs, _zeros_like)
 
-            def fake(value: Any) -> Any:
-                if isinstance(value, torch.Tensor):
-                    made = _fake_like(value)
-                    places[id(made)] = len(given)
-                    given.append(made)
-                    return made
-                if isinstance(value, (list, tuple)):
-                    return type(value)(fake(v) for v in value)
-                return value
 
-            result = func(*[fake(a) for a in args], **{k: fake(v) for k, v in kwargs.items()})
-            before = [(m.size(), m.stride()) for m in given] if not kind_of(func).is_mutable else None
-        originals = _tensors((args, kwargs))
-        resized = tuple(
-            (place, Made(tuple(after.size()), tuple(after.stride()), after.dtype))
-            for place, (was, after) in enumerate(zip(originals, given, strict=True))
-            if before is None and (was.size() != after.size() or was.stride() != after.stride())
-        )
-        return Outcome(_describe(result, places), resized)
+def _depends_on_data(func: OpOverload) -> bool:
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def _ask(func: OpOverload, args: Any, kwargs: Any, stand_in: Callable[[torch.Tensor], torch.Tensor]) -> Outcome:
+    """Run an op on stand-ins for its tensors, and describe what it returns and what it resizes."""
+    given: list[torch.Tensor] = []
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            given.append(stand_in(value))
+            return given[-1]
+        if isinstance(value, (list, tuple)):
+            return type(value)(replaced(v) for v in value)
+        return value
+
+    result = func(*[replaced(a) for a in args], **{k: replaced(v) for k, v in kwargs.items()})
+    resized = tuple(
+        (place, Made(tuple(after.size()), tuple(after.stride()), after.dtype))
+        for place, (was, after) in enumerate(zip(_tensors((args, kwargs)), given, strict=True))
+        if was.size() != after.size() or was.stride() != after.stride()
+    )
+    return Outcome(_describe(result, {id(t): place for place, t in enumerate(given)}), resized)
+
+
+def _zeros_like(ghost: torch.Tensor) -> torch.Tensor:
+    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype).zero_(), ghost)
 
 
 def _fake_like(ghost: torch.Tensor) -> torch.Tensor:
-    made = torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=ghost.device)
+    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=ghost.device), ghost)
+
+
+def _with_bits(made: torch.Tensor, ghost: torch.Tensor) -> torch.Tensor:
     if ghost.is_conj():
         made = made.conj()
     return neg_view(made) if ghost.is_neg() else made

@@ -195,8 +195,11 @@ def _end(tensor: torch.Tensor) -> int:
 
 
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd takes this one for a view of, if a gradient can reach that tensor through it."""
     base = tensor._base
-    return tensor if base is None else base
+    if base is None or (tensor.requires_grad and not base.requires_grad):
+        return tensor
+    return base
 
 
 def _check_kind(tensor: torch.Tensor) -> None:

@@ -55,7 +55,6 @@ class Recorder(TorchDispatchMode):
         self.module = ""
         self._alias_of: dict[int, Alias] = {}
         self._storage_of: dict[int, Storage] = {}
-        self._metas: dict[Any, int] = {}
         self._origins: dict[int, Origin] = {}
         self._node: tuple[Any, Origin] = (None, _NOWHERE)
         self._num_aliases = 0
@@ -104,7 +103,7 @@ class Recorder(TorchDispatchMode):
             self._storage_of[handle._cdata] = storage
         before = self._alias_of.get(id(tensor))
         (size, stride, offset, dtype), bits = _geometry(tensor)
-        meta = self._metas.setdefault((size, stride, dtype, bits), len(self._metas))
+        meta = self.table.number_of((size, stride, dtype, bits))
         number = before.object if before is not None else len(self.objects)
         index, self._num_aliases = self._num_aliases, self._num_aliases + 1
         alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)

@@ -53,6 +53,12 @@ class Backward:
     gradients: tuple[torch.Tensor | None, ...]
     aliases: tuple[Alias | None, ...]
     error: Exception | None = None
+    earlier: Backward | None = None  # the backward that this one differentiates
+
+    @property
+    def chain(self) -> tuple[Backward, ...]:
+        """All backwards up to this one, the first first."""
+        return (*(self.earlier.chain if self.earlier else ()), self)
 
 
 class Recording:
@@ -111,18 +117,22 @@ class Recording:
         defined: tuple[bool, ...],
         *,
         reals: Sequence[torch.Tensor] = (),
-        create_graph: bool = False,
+        differentiable: tuple[bool, ...] | None = None,
         earlier: Backward | None = None,
     ) -> Backward:
         """Record the engine's run from `sources` (those defined) to `slots`.
 
         A custom Function may have been given a real tensor, past the reach of `Intercept`; `reals` are the tensors
-        behind the first slots, and what arrives at them is added to what arrives at their ghosts.
+        behind the first slots, and what arrives at them is added to what arrives at their ghosts. With `differentiable`
+        the gradients can be differentiated again, with respect to the tangents that it names too.
         """
         start = self._rewind(earlier)
         phase = 1 if earlier is None else earlier.phase + 1
         with uninitialized_memory_untouched(), no_dispatch_modes():
-            tangents = [self._tangent(s, create_graph) if d else None for s, d in zip(sources, defined, strict=True)]
+            tangents = [
+                self._tangent(source, bool(differentiable and differentiable[place])) if defined[place] else None
+                for place, source in enumerate(sources)
+            ]
         raw = [place for place, real in enumerate(reals) if real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
@@ -133,7 +143,7 @@ class Recording:
                     [s for s, d in zip(sources, defined, strict=True) if d],
                     [t.ghost for t in tangents if t is not None],
                     [*slots, *(reals[i] for i in raw)],
-                    create_graph=create_graph,
+                    create_graph=differentiable is not None,
                 )
                 gradients = list(found[: len(slots)])
                 for place, extra in zip(raw, found[len(slots) :], strict=True):
@@ -146,7 +156,7 @@ class Recording:
             self.recorder.phase = 0
         aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
         ops = tuple(self.recorder.ops)
-        return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error)
+        return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error, earlier)
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
@@ -161,12 +171,12 @@ class Recording:
             storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < len(ops)]
         return len(ops)
 
-    def _tangent(self, source: torch.Tensor, create_graph: bool) -> Tangent:
+    def _tangent(self, source: torch.Tensor, is_differentiable: bool) -> Tangent:
         spec = Spec.of(source)
         if not spec.is_dense:
             spec = Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device)
         ghost = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
-        alias = self.recorder.register(ghost.requires_grad_(create_graph), kind="input")
+        alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, Spec(spec.shape, spec.stride, spec.dtype, spec.device))
 
 

@@ -10,7 +10,7 @@ import torch
 from foregrad.functionalize.effects import Ref, siblings
 from foregrad.record.inputs import Lifted
 from foregrad.runtime.epilogue import emit_steps, emit_version_shifts, look, set_mode
-from foregrad.runtime.halves import CompiledStage, differentiable_backward, restrided
+from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward, restrided
 from foregrad.runtime.source import Source
 from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten
 
@@ -148,7 +148,8 @@ class CallWriter:
             if saved.source == "input":
                 names.append(self._name(self.inputs[saved.place]))
             elif saved.source == "output":
-                names.append(self._result_name(self.halves.outputs[saved.place]))
+                # Not the result itself, whose history is this very node, but its memory and version counter.
+                names.append(f"{self._result_name(self.halves.outputs[saved.place])}.detach()")
             else:
                 names.append(f"v{saved.place}")
         return ", ".join([*names, *(f"c{i}" for i in range(len(self.carried)))])
@@ -165,7 +166,6 @@ class CallWriter:
         source = Source()
         arrived = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
         tangents = [self._tangent(number) for number in self.sources]
-        compiled = self.compiled
         with source.block(f"def backward({', '.join(['ctx', *arrived])}):"):
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
@@ -174,7 +174,6 @@ class CallWriter:
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
             self._usual_backward(source, tangents)
         source.namespace["rare"] = self._rare_backward()
-        del compiled
         return source.load("backward")
 
     def _tangent(self, number: int) -> str:
@@ -208,10 +207,10 @@ class CallWriter:
         carried = [self.differentiable.index(lifted) for lifted in self.carried]
 
         def rare(ctx: Any, tangents: Any, carriers: Any) -> Any:
-            saved = ctx.saved_tensors
             if all(t is None for t in tangents):
                 gradients: Any = [None] * len(order)
             elif torch.is_grad_enabled():
+                saved = ctx.saved_tensors
                 edges: list[Any] = [node.variable if hasattr(node, "variable") else None for node, _ in ctx.next_functions]
                 for place, carrier in zip(carried, saved[len(saved) - num_carriers :], strict=True):
                     edges[place] = carrier
@@ -220,7 +219,7 @@ class CallWriter:
                 gradients = differentiable_backward(compiled, saved, tangents, ctx.live, wanted)
                 gradients = [gradients[i] for i in order]
             else:
-                gradients = compiled.run_backward(saved, tangents, ctx.live)
+                gradients = compiled.run_backward(Unpacked(ctx), tangents, ctx.live)
                 gradients = [gradients[i] for i in order]
             for place, arrived in zip(carried, carriers, strict=True):
                 if arrived is not None:

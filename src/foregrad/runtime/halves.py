@@ -47,10 +47,10 @@ class CompiledStage:
         self._saved_keys = [s.key for s in self.halves.saved]
         self._lock = threading.RLock()
         self._backwards: dict[Mask, CompiledBackward] = {}
-        self._nexts: dict[Mask, CompiledStage] = {}
+        self._nexts: dict[tuple[Mask, Mask], CompiledStage] = {}
         if stage.backward is not None:
-            full = (True,) * len(stage.sources)
-            self._backwards[full] = self._compile_backward(program, self.halves)
+            mask = tuple(t is not None for t in stage.backward.tangents)
+            self._backwards[mask] = self._compile_backward(program, self.halves)
 
     def backward(self, mask: Mask) -> CompiledBackward:
         """The backward for the tangents that are defined."""
@@ -68,15 +68,15 @@ class CompiledStage:
         return None if found is None or found.error is not None else found
 
     def _record_backward(self, mask: Mask) -> CompiledBackward:
-        backward = self._run_engine(mask, create_graph=False)
+        backward = self._run_engine(mask)
         program = build(replace(self.stage, backward=backward), self.program.name, self._naming)
         return self._compile_backward(program, split(program))
 
-    def _run_engine(self, mask: Mask, *, create_graph: bool) -> Any:
+    def _run_engine(self, mask: Mask, differentiable: Mask | None = None) -> Any:
         stage = self.stage
         reals = [lifted.real for lifted in stage.inputs]
         return stage.recording.backward(
-            stage.sources, stage.slots, mask, reals=reals, create_graph=create_graph, earlier=stage.earlier
+            stage.sources, stage.slots, mask, reals=reals, differentiable=differentiable, earlier=stage.earlier
         )
 
     def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
@@ -100,7 +100,7 @@ class CompiledStage:
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),  # type: ignore[arg-type]
         )
 
-    def run_backward(self, saved: Sequence[Any], tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
         compiled = self.backward(tuple(t is not None for t in tangents))
         defined = [t for t in tangents if t is not None]
@@ -112,30 +112,31 @@ class CompiledStage:
                 live[place].copy_(value)
         return list(results[: compiled.num_gradients])
 
-    def next_stage(self, mask: Mask) -> CompiledStage:
-        """The stage whose forward is this stage's backward."""
+    def next_stage(self, mask: Mask, differentiable: Mask) -> CompiledStage:
+        """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
         with self._lock:
-            if mask not in self._nexts:
-                self._nexts[mask] = self._record_next(mask)
-            return self._nexts[mask]
+            if (mask, differentiable) not in self._nexts:
+                self._nexts[mask, differentiable] = self._record_next(mask, differentiable)
+            return self._nexts[mask, differentiable]
 
-    def _record_next(self, mask: Mask) -> CompiledStage:
+    def _record_next(self, mask: Mask, differentiable: Mask) -> CompiledStage:
         stage = self.stage
-        earlier = self._run_engine(mask, create_graph=True)
+        earlier = self._run_engine(mask, differentiable)
         if earlier.error is not None:
             raise earlier.error
         following = replace(
             stage,
             earlier=earlier,
             phase=stage.phase + 1,
-            slots=(*stage.slots, *(t.ghost for t in earlier.tangents if t is not None)),
+            slots=(*stage.slots, *(t.ghost for t in earlier.tangents if t is not None and t.ghost.requires_grad)),
             sources=tuple(g for g in earlier.gradients if g is not None and g.requires_grad),
+            backward=None,
         )
-        reals = [lifted.real for lifted in stage.inputs]
-        backward = stage.recording.backward(
-            following.sources, following.slots, (True,) * len(following.sources), reals=reals, earlier=earlier
-        )
-        following = replace(following, backward=backward)
+        if following.sources:
+            reals = [lifted.real for lifted in stage.inputs]
+            mask = (True,) * len(following.sources)
+            backward = stage.recording.backward(following.sources, following.slots, mask, reals=reals, earlier=earlier)
+            following = replace(following, backward=backward)
         return CompiledStage(following, build(following, self.program.name, self._naming), self._naming)
 
 
@@ -147,50 +148,68 @@ def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     return made.copy_(tangent)
 
 
+class Unpacked:
+    """The saved tensors of a context, each unpacked when it is asked for: one that is not needed may be stale."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._raw = ctx._raw_saved_tensors
+
+    def __getitem__(self, place: int) -> Any:
+        return self._raw[place].unpack()
+
+
 class Later(torch.autograd.Function):
     """Runs a backward as a forward of its own, so that its results can be differentiated again.
 
-    `edges` are tensors that stand for the stage's slots: only their places in the autograd graph matter. The stage's own
-    tangents come last among them.
+    `edges` are tensors that stand for the stage's slots: only their places in the autograd graph matter.
     """
 
     @staticmethod
-    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], live: Any, *edges: Any) -> Any:
+    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], live: Any, tangents: Any, *edges: Any) -> Any:
         halves, stage = compiled.halves, compiled.stage
         assert stage.earlier is not None
         wanted = [t for t in stage.earlier.tangents if t is not None]
-        own = edges[len(edges) - len(wanted) :]
         with exclude_keys(BELOW_AUTOGRAD):
-            given = [restrided(t, w.spec.stride) for t, w in zip(own, wanted, strict=True)]
-            arguments = [*given, *(kept[s.key] for s in halves.kept)]
-            results = compiled.run_forward(*arguments)
+            given = [restrided(t, w.spec.stride) for t, w in zip(tangents, wanted, strict=True)]
+            results = compiled.run_forward(*given, *(kept[s.key] for s in halves.kept))
         num = len(halves.outputs)
         outputs = tuple(None if r is None else r.detach() for r in results[:num])
-        sources = {"input": given, "kept": [kept[s.key] for s in halves.kept], "output": outputs, "value": results[num:]}
+        sources = {
+            "input": given,
+            "kept": [kept[s.key] for s in halves.kept],
+            "output": [None if r is None else r.detach() for r in outputs],
+            "value": results[num:],
+        }
         ctx.set_materialize_grads(False)
         ctx.compiled, ctx.live, ctx.num_edges = compiled, live, len(edges)
         ctx.save_for_backward(*[sources[s.source][s.place] for s in halves.saved], *edges)
-        plain = [o for o, g in zip(outputs, stage.earlier.gradients, strict=True) if o is not None and not g.requires_grad]
-        ctx.mark_non_differentiable(*plain)
-        ctx.places = [i for i, g in enumerate(stage.earlier.gradients) if g is not None and g.requires_grad]
+        gradients = stage.earlier.gradients
+        ctx.mark_non_differentiable(
+            *[o for o, g in zip(outputs, gradients, strict=True) if o is not None and g is not None and not g.requires_grad]
+        )
+        ctx.places = [i for i, g in enumerate(gradients) if g is not None and g.requires_grad]
         return outputs
 
     @staticmethod
     def backward(ctx: Any, *arrived: Any) -> Any:
-        saved = ctx.saved_tensors
-        edges = saved[len(saved) - ctx.num_edges :]
         tangents = [arrived[place] for place in ctx.places]
         if torch.is_grad_enabled():
+            saved = ctx.saved_tensors
+            edges = saved[len(saved) - ctx.num_edges :]
             gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, edges)
         else:
-            gradients = ctx.compiled.run_backward(saved, tangents, ctx.live)
-        return (None, None, None, *gradients)
+            gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live)
+        return (None, None, None, None, *gradients)
 
 
 def differentiable_backward(
     compiled: CompiledStage, saved: Sequence[Any], tangents: Sequence[Any], live: Any, edges: Sequence[Any]
-) -> Any:
+) -> list[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
-    following = compiled.next_stage(tuple(t is not None for t in tangents))
+    mask = tuple(t is not None for t in tangents)
+    differentiable = tuple(t is not None and t.requires_grad for t in tangents)
+    following = compiled.next_stage(mask, differentiable)
     kept = {s.key: value for s, value in zip(compiled.halves.saved, saved, strict=False)}
-    return Later.apply(following, kept, live, *edges, *[t for t in tangents if t is not None])  # type: ignore[no-untyped-call]
+    defined = [t for t in tangents if t is not None]
+    slots = [*edges, *(t for t in defined if t.requires_grad)]
+    return list(Later.apply(following, kept, live, defined, *slots))  # type: ignore[no-untyped-call]
