@@ -44,6 +44,11 @@ class Gradients(tuple[Tensor | None, ...]):
     """Tensors of a story that are gradients: compared in all but what is private to the autograd engine."""
 
 
+class HigherGradients(Gradients):
+    """Gradients of gradients through a compiled call: their terms may be summed in another order, so values
+    need to agree to float32 rounding only."""
+
+
 def compiled(target: Any, **options: Any) -> Any:
     return fg.compile(target, backend="eager", **options)
 
@@ -99,10 +104,11 @@ class Raised:
 @dataclasses.dataclass(frozen=True)
 class _Gradient:
     tensor: Tensor
+    is_higher: bool = False
 
     @staticmethod
-    def of(t: Tensor | None) -> "_Gradient | None":
-        return None if t is None else _Gradient(t)
+    def of(t: Tensor | None, is_higher: bool = False) -> "_Gradient | None":
+        return None if t is None else _Gradient(t, is_higher)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -116,6 +122,13 @@ class Bits:
 
     def __repr__(self) -> str:
         return repr(self.elements.tolist() if self.elements.numel() <= 64 else self.elements)
+
+
+class Near(Bits):
+    """Elements that are equal but for rounding."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Near) and torch.allclose(self.elements, other.elements, 1e-4, 1e-6, equal_nan=True)
 
 
 def _observe(
@@ -184,6 +197,8 @@ def _facts(named: dict[str, Any]) -> Facts:
         elif isinstance(value, _Gradient):
             facts[name] = _kind(value.tensor)
             facts |= {f"{name}.{field}": fact for field, fact in _details(value.tensor, _PRIVATE_TO_THE_ENGINE)}
+            if value.is_higher:
+                facts[f"{name}.values"] = Near(value.tensor.detach().clone())
         else:
             facts[name] = value
     for name, t in _tensors(named):
@@ -221,7 +236,7 @@ def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
             yield from _walk(item, f"{name}[{key!r}]" if name else key)
     elif isinstance(value, Gradients):
         for index, item in enumerate(value):
-            yield f"{name}[{index}]", _Gradient.of(item)
+            yield f"{name}[{index}]", _Gradient.of(item, isinstance(value, HigherGradients))
     elif isinstance(value, list | tuple | set):
         yield name, (type(value), len(value))
         for index, item in enumerate(value):
@@ -281,7 +296,7 @@ def _has_grad_fn(t: Tensor) -> bool | Raised:
 
 
 def _tangent(t: Tensor) -> Tensor:
-    """A cotangent with the layout of its output, of few bits: sums of gradients are the same in any order."""
+    """A cotangent with the layout of its output; its few bits make rounding rarer where gradients are summed."""
     values = ((torch.arange(t.numel()) % 16 + 4) / 8).reshape(t.shape).to(t.dtype)
     return torch.empty_like(t, requires_grad=False).copy_(values)
 

@@ -102,7 +102,7 @@ def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage
     if not sources:
         return stage
     backward = _first_backward(recording, sources, inputs, slots)
-    if backward.error is not None:
+    if backward.error is not None or None in backward.tangents:
         return replace(stage, backward=backward)
     reached = [i for i, alias in enumerate(backward.aliases) if alias is not None]
     if not reached:  # differentiable, but from nothing that was given

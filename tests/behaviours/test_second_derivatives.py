@@ -6,7 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from tests.compare import Gradients, assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import Gradients, HigherGradients, assert_same, compiled, grads_of, leaf, same_as_eager
 
 # torch's own forward-mode formulas are scripted when first used
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -94,7 +94,7 @@ def test_derivatives_through_the_call(wrap, order):
         (g,) = torch.autograd.grad(y, x, create_graph=True)
         results.append(g)
         y = (g * g).sum()
-    return Gradients(r.detach() for r in results)
+    return HigherGradients(r.detach() for r in results)
 
 
 @same_as_eager
@@ -103,7 +103,7 @@ def test_gradient_penalty_through_the_call(wrap):
     out = model(x)
     (g,) = torch.autograd.grad(out.sum(), x, create_graph=True)
     (out.mean() + (g.norm(dim=1) - 1).pow(2).mean()).backward()
-    return grads_of(*model.parameters()), grads_of(x)
+    return HigherGradients(t.grad for t in (*model.parameters(), x))
 
 
 @same_as_eager
@@ -111,7 +111,7 @@ def test_second_derivative_with_respect_to_the_tangent(wrap):
     x, tangent = leaf(3), leaf(3)
     (g,) = torch.autograd.grad(wrap(lambda x: x.sin())(x), x, tangent, create_graph=True)
     g.pow(2).sum().backward()
-    return Gradients([g.detach()]), grads_of(x, tangent)
+    return HigherGradients((g.detach(), x.grad, tangent.grad))
 
 
 @same_as_eager
@@ -125,7 +125,7 @@ def test_double_backward_with_a_written_input(wrap):
     out = wrap(f)(x, w)
     grads = torch.autograd.grad(out.sum() + x.exp().sum(), (start, w), create_graph=True)
     sum(g.pow(2).sum() for g in grads).backward()
-    return Gradients(g.detach() for g in grads), grads_of(start, w)
+    return HigherGradients((*(g.detach() for g in grads), start.grad, w.grad))
 
 
 @same_as_eager
@@ -237,7 +237,7 @@ def test_retain_graph_and_create_graph_on_one_call(wrap):
     (g,) = torch.autograd.grad(out, x, create_graph=True)
     g.sum().backward(retain_graph=True)
     out.backward()
-    return grads_of(x)
+    return HigherGradients((x.grad,))
 
 
 @same_as_eager

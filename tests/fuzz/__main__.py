@@ -41,14 +41,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--count", type=int, default=1000, help="number of programs")
     parser.add_argument("--start", type=int, default=0, help="first seed")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
-    parser.add_argument(
-        "--against", choices=sorted(TARGETS), default="foregrad", help="what compiles the program"
-    )
+    parser.add_argument("--against", choices=sorted(TARGETS), default="foregrad", help="what compiles the program")
     parser.add_argument("--kinds", action="store_true", help="count the kinds of statement")
     parser.add_argument("--show", type=int, metavar="SEED", help="print a program")
-    parser.add_argument(
-        "--shrink", type=int, metavar="SEED", help="print the smallest program that still fails alike"
-    )
+    parser.add_argument("--shrink", type=int, metavar="SEED", help="print the smallest program that still fails alike")
     return parser.parse_args()
 
 

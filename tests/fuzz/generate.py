@@ -37,15 +37,11 @@ def program(seed: int) -> FuzzProgram:
         warnings.simplefilter("ignore")
         setup, arguments = make_setup(rng, values)
         body, returns = make_body(rng, values, [name for name, _ in arguments])
-    container = (
-        "single" if len(returns) == 1 else rng.choice(("tuple", "tuple", "tuple", "list", "dict", "nested"))
-    )
+    container = "single" if len(returns) == 1 else rng.choice(("tuple", "tuple", "tuple", "list", "dict", "nested"))
     return FuzzProgram(seed, tuple(setup), arguments, tuple(body), returns, container, make_scenario(rng))
 
 
-def make_setup(
-    rng: random.Random, values: dict[str, Any]
-) -> tuple[list[Statement], tuple[tuple[str, str], ...]]:
+def make_setup(rng: random.Random, values: dict[str, Any]) -> tuple[list[Statement], tuple[tuple[str, str], ...]]:
     setup: list[Statement] = []
     arguments: list[tuple[str, str]] = []
     for name in PARAMETERS[: rng.choice((1, 2, 2, 3, 3, 4))]:
@@ -75,11 +71,7 @@ def make_body(
         body.append(statement)
         if refused:
             break
-        if (
-            statement.target.startswith("v")
-            and statement.target not in scope.names
-            and statement.target in values
-        ):
+        if statement.target.startswith("v") and statement.target not in scope.names and statement.target in values:
             scope.names.append(statement.target)
     return body, make_returns(rng, scope)
 

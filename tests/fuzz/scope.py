@@ -44,6 +44,4 @@ class Scope:
 
 
 def broadcasts(size: torch.Size, to: torch.Size) -> bool:
-    return len(size) <= len(to) and all(
-        s in (1, t) for s, t in zip(reversed(size), reversed(to), strict=False)
-    )
+    return len(size) <= len(to) and all(s in (1, t) for s, t in zip(reversed(size), reversed(to), strict=False))

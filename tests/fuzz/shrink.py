@@ -18,9 +18,7 @@ def shrink(program: FuzzProgram, verdict_of: Callable[[FuzzProgram], str | None]
     smaller: FuzzProgram | None = program
     while smaller:
         program = smaller
-        smaller = next(
-            (p for p in removals(program) if has_its_names(p) and cause(verdict_of(p)) == wanted), None
-        )
+        smaller = next((p for p in removals(program) if has_its_names(p) and cause(verdict_of(p)) == wanted), None)
     return program
 
 
@@ -32,8 +30,8 @@ def cause(verdict: str | None) -> str | None:
     what = re.sub(r"backward of [^:]*", "backward", what)
     what = re.sub(r"output(\[[^ ]*\])?", "output", what)
     what = re.sub(r"\b[a-d](_base|_leaf)*\b", "input", what)
-    error = re.search(r", compiled (\w*(Error|Exception))\b", verdict)
-    return re.sub(r"\d+", "N", what) + (f": compiled raises {error[1]}" if error else "")
+    error = re.search(r", compiled (\w+: )?(\w*(Error|Exception) \([^\n]{,60})", verdict)
+    return re.sub(r"\d+", "N", f"{what}: compiled raises {error[2]}" if error else what)
 
 
 def removals(program: FuzzProgram) -> Iterator[FuzzProgram]:

@@ -49,9 +49,7 @@ def matmul(s: Scope) -> str:
     x = s.tensor(lambda t: t.is_floating_point() and t.dim() in (2, 3))
     rows = s.size(x)[-1]
     dtype = s.values[x].dtype
-    y = s.tensor(
-        lambda t: t.dtype == dtype and t.dim() in (1, 2) and (t.shape[0] == rows or t.shape[-1] == rows)
-    )
+    y = s.tensor(lambda t: t.dtype == dtype and t.dim() in (1, 2) and (t.shape[0] == rows or t.shape[-1] == rows))
     transposed = s.values[y].dim() == 2 and s.size(y)[0] != rows
     if s.values[x].dim() == 2 and s.rng.random() < 0.2:
         start = f"torch.ones((), dtype={x}.dtype)"
@@ -97,9 +95,7 @@ def convert(s: Scope) -> str:
 
 def create(s: Scope) -> str:
     x = s.tensor()
-    form = s.pick(
-        "torch.zeros_like({0})", "torch.ones({1})", "torch.full({1}, 0.5)", "torch.tensor([1.0, -2.0])"
-    )
+    form = s.pick("torch.zeros_like({0})", "torch.ones({1})", "torch.full({1}, 0.5)", "torch.tensor([1.0, -2.0])")
     return f"{s.new()} = {form.format(x, tuple(s.size(x)))}"
 
 
@@ -182,9 +178,7 @@ def integer_write(s: Scope) -> str:
 def view_write(s: Scope) -> str:
     """A write through a view that has no name."""
     x = s.floating(dims=1)
-    view = s.pick(
-        "view(-1)", "t()", "detach()", "unsqueeze(0)", "diagonal()", f"transpose(0, {s.dim(x)})", "flatten()"
-    )
+    view = s.pick("view(-1)", "t()", "detach()", "unsqueeze(0)", "diagonal()", f"transpose(0, {s.dim(x)})", "flatten()")
     return f"{x}.{view}.{s.pick('mul_(2.0)', 'add_(1.0)', 'sin_()', 'zero_()', f'copy_({s.floating()})')}"
 
 
@@ -209,9 +203,7 @@ def random_write(s: Scope) -> str:
 def metadata(s: Scope) -> str:
     x = s.tensor()
     d = s.rng.randint(0, s.values[x].dim())
-    return (
-        f"{x}.{s.pick('t_()', 'squeeze_()', f'unsqueeze_({d})', f'transpose_(0, {d})', 'transpose_(0, -1)')}"
-    )
+    return f"{x}.{s.pick('t_()', 'squeeze_()', f'unsqueeze_({d})', f'transpose_(0, {d})', 'transpose_(0, -1)')}"
 
 
 def storage(s: Scope) -> str:

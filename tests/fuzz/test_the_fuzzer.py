@@ -100,9 +100,7 @@ def with_scaled_gradients(fn: Callable) -> Callable:
 
 def is_fresh(t: Any) -> bool:
     """Whether `t` is a differentiable tensor, no view, with a history."""
-    return (
-        isinstance(t, torch.Tensor) and t.is_floating_point() and not t._is_view() and t.grad_fn is not None
-    )
+    return isinstance(t, torch.Tensor) and t.is_floating_point() and not t._is_view() and t.grad_fn is not None
 
 
 WRONG = {

@@ -29,6 +29,7 @@ class Replay:
     grad_enabled: bool
     item: int | None
     is_in_place: bool
+    is_silent: bool = False  # bumps no version counter
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,10 +96,7 @@ class _Planner:
     def plan(self) -> Effects:
         recording, recorder = self.recording, self.recording.recorder
         ops = recorder.ops[: recording.num_forward]
-        self.renames: dict[int, list[Op]] = {}
-        for op in ops:
-            if op.renames is not None:
-                self.renames.setdefault(op.renames.object, []).append(op)
+        self.renames = self.results.renames
         self.inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
         self.bases = {b.alias.object: b for b in self.results.bases}
         self.last_write: dict[Storage, int] = {}
@@ -173,15 +171,19 @@ class _Planner:
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
         args = tuple(_refs(a) for a in op.args)
         kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
-        self.steps.append((op.index, Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place)))
+        is_silent = op.index in self.recording.recorder.silent or op.func is SET_DATA
+        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent)
+        self.steps.append((op.index, step))
 
     def _write(self, base: Base) -> None:
         """Plan the copy into an input that was written, or into another look at its memory with its own history."""
         number = base.alias.object
         first = self._first_alias(number)
         if first.storage not in self.last_write:
-            if base.kind == "alias" and base.has_data_history:
-                self.steps.append((len(self.recording.recorder.ops), Attach(number, base.alias)))
+            if base.needs_tangent:
+                end = float(self.recording.num_forward)
+                step = Copy(number, base.alias, "grad") if base.kind == "input" else Attach(number, base.alias)
+                self.steps.append((end, step))
             return
         alias, place = first, float(self.last_write[first.storage])
         for op in self.renames.get(number, ()):
@@ -196,11 +198,11 @@ class _Planner:
 
     def _write_alias(self, base: Base, alias: Alias, place: float) -> None:
         number = base.alias.object
-        if base.has_data_history:
+        if base.needs_tangent:
             self.steps.append((place + 0.6, Attach(number, alias)))
 
     def _how(self, base: Base) -> str:
-        if base.has_data_history:
+        if base.needs_tangent:
             return "grad"
         assert base.lifted is not None
         bumps = base.ghost._version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
@@ -215,10 +217,10 @@ class _Planner:
                 if step.flag:
                     before.append(step)
                 else:
-                    self.steps.append((len(self.recording.recorder.ops) + 1.0, step))
+                    self.steps.append((self.recording.num_forward + 1.0, step))
         for number, base in self.bases.items():
             if base.lifted is None and base.ghost.requires_grad and base.ghost.grad_fn is None:
-                self.steps.append((len(self.recording.recorder.ops) + 1.0, RequireGrad(number, True)))
+                self.steps.append((self.recording.num_forward + 1.0, RequireGrad(number, True)))
         return tuple(before)
 
     def _counter(self, number: int) -> int:
@@ -236,7 +238,7 @@ class _Planner:
         bumps: dict[int, int] = {}
         for step in steps:
             if (isinstance(step, Copy) and step.how != "data") or (
-                isinstance(step, Replay) and step.is_in_place and step.func is not SET_DATA
+                isinstance(step, Replay) and step.is_in_place and not step.is_silent
             ):
                 counter = self._counter(step.target)
                 bumps[counter] = bumps.get(counter, 0) + 1

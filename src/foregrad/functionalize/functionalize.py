@@ -145,20 +145,14 @@ class Functionalizer:
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
         node = self._call(variant.func, args, kwargs)
         own = [a for a in _flat(op.outputs) if a.op == op.index and a not in op.writes]
-        resized = {a.object: a for a in _flat(op.outputs) if a.op == op.index and a.parent is None}
         for place, alias in enumerate(own[: variant.num_results]):
             self._define(alias, self._item(node, place))
         for place, alias in enumerate(op.writes):
             value = self._item(node, variant.num_results + place) if variant.returns_list else node
-            self._take(alias, value, op, variant.func, resized)
+            self._take(alias, value, op, variant.func)
 
-    def _take(self, alias: Alias, value: fx.Node, op: Op, func: Any, resized: dict[int, Alias]) -> None:
+    def _take(self, alias: Alias, value: fx.Node, op: Op, func: Any) -> None:
         """Let an alias have a new value, brought to the alias' own dtype and strides."""
-        after = _resized_alias(alias, op)
-        if after is not None:
-            value.meta["spec"] = after.spec
-            self._replace(after, value)
-            return
         made = self._made_by(func, op, alias) if not isinstance(func, Pure) else alias.spec
         value.meta["spec"] = made
         if (made.shape, made.stride, made.dtype) != (alias.size, alias.stride, alias.dtype):
@@ -328,14 +322,6 @@ def _short_name(func: Any) -> str:
     if func is operator.getitem:
         return "item"
     return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)
-
-
-def _resized_alias(alias: Alias, op: Op) -> Alias | None:
-    """The alias that an `out=` argument has after the op resized it."""
-    for found in alias.storage.aliases:
-        if found.op == op.index and found.object == alias.object and found is not alias and not op.is_view:
-            return found
-    return None
 
 
 def _flat(value: Any) -> list[Alias]:

@@ -59,7 +59,8 @@ class _Builder:
 
     def build(self, name: str) -> Program:
         stage, recording = self.stage, self.stage.recording
-        ops = stage.backward.ops if stage.backward else tuple(recording.recorder.ops[: recording.num_forward])
+        last = stage.backward or stage.earlier
+        ops = last.ops if last else tuple(recording.recorder.ops[: recording.num_forward])
         self.effects = plan_effects(recording, stage.results)
         self.functional = Functionalizer(ops, recording.recorder.table)
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
@@ -154,12 +155,9 @@ class _Builder:
 
     def _add_backward(self, ops: tuple[Any, ...]) -> list[int]:
         backward, recording = self.stage.backward, self.stage.recording
-        if backward is None or backward.error is not None:
-            return []
-        functional = self.functional
+        earlier, functional = self.stage.earlier, self.functional
         functional.phase = 1
         live = self._add_live(ops[recording.num_forward :])
-        earlier = self.stage.earlier
         if earlier is not None:
             for backward_before in earlier.chain:
                 self._add_tangents(backward_before)
@@ -168,6 +166,8 @@ class _Builder:
             for place, alias in enumerate(earlier.aliases):
                 node = None if alias is None else functional.read(alias)
                 self._output("output", str(place), alias.spec if alias else None, node, None)
+        if backward is None or backward.error is not None:
+            return live
         functional.phase = backward.phase
         self._add_tangents(backward)
         functional.add_ops(ops[backward.start :])

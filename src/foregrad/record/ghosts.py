@@ -161,7 +161,8 @@ def _ask(func: OpOverload, args: Any, kwargs: Any, stand_in: Callable[[torch.Ten
 
 
 def _zeros_like(ghost: torch.Tensor) -> torch.Tensor:
-    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype).zero_(), ghost)
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(ghost.size(), ghost.stride(), strict=True))
+    return _with_bits(torch.zeros(max(extent, 1), dtype=ghost.dtype).as_strided(ghost.size(), ghost.stride()), ghost)
 
 
 def _fake_like(ghost: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
-from foregrad.record.ghosts import HIDDEN_WRITES, GhostTable, Kind, kind_of, make
+from foregrad.record.ghosts import HIDDEN_WRITES, GhostTable, Kind, Outcome, kind_of, make
 from foregrad.record.trace import Alias, Op, Origin, Storage
 from foregrad.substrate import (
     BackwardCFunction,
@@ -51,6 +51,7 @@ class Recorder(TorchDispatchMode):
         self.objects: list[torch.Tensor] = []
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()
+        self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
         self.module = ""
         self._alias_of: dict[int, Alias] = {}
@@ -209,11 +210,10 @@ class Recorder(TorchDispatchMode):
             ) from error
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
+        if outcome.resized:
+            return self._resize_first(outcome, func, given, args, kwargs)
         writes = self._writes(func, kind, op_args, op_kwargs)
         index = len(self.ops)
-        for place, made in outcome.resized:
-            given[place].resize_(made.size).as_strided_(made.size, made.stride)
-            self.register(given[place], op=index, parent=None)
         result = make(outcome.result, given)
         counter = iter(range(1 << 30))
 
@@ -232,6 +232,16 @@ class Recorder(TorchDispatchMode):
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased)
         return result
+
+    def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
+        """An `out=` argument of another shape is resized, then written: two ops, the first of which bumps no version."""
+        for place, made in outcome.resized:
+            target = given[place]
+            self.silent.add(len(self.ops))
+            self._change_metadata(
+                aten.resize_.default, (target, list(made.size)), {}, (self.alias(target), list(made.size)), {}, [target]
+            )
+        return self._dispatch(func, args, kwargs)
 
     def _rebased(self, given: list[torch.Tensor], writes: tuple[Alias, ...]) -> tuple[int, ...]:
         if not any(t.requires_grad for t in given):

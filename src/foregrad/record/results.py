@@ -7,12 +7,13 @@ input, or a new tensor that the program returns, or another look at an input's m
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Recording
-from foregrad.record.trace import Alias, Storage
+from foregrad.record.trace import Alias, Op, Storage
 from foregrad.substrate import BackwardCFunction
 
 
@@ -24,9 +25,7 @@ class Base:
     alias: Alias
     kind: str  # "input": one of the inputs; "fresh": new memory; "alias": an input's memory, another history
     lifted: Lifted | None
-    is_written: bool  # the function writes to this memory
-    needs_tangent: bool
-    has_data_history: bool  # autograd must see the write
+    needs_tangent: bool  # it has a history of its own, which a write to it must show to autograd
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,64 +34,80 @@ class Results:
 
     bases: tuple[Base, ...]
     escaping: tuple[torch.Tensor, ...]
+    renames: dict[int, list[Op]]  # changes of metadata, by object
+    written: set[Storage]
 
     @property
     def sources(self) -> list[torch.Tensor]:
         return [b.ghost for b in self.bases if b.needs_tangent]
 
 
+def history_of(ghost: torch.Tensor) -> Any:
+    """The grad_fn; None where autograd refuses to tell, as for a view of several whose base was written."""
+    try:
+        return ghost.grad_fn
+    except RuntimeError:
+        return None
+
+
 def base_of(ghost: torch.Tensor) -> torch.Tensor:
     """The tensor that autograd takes this one for a view of; a view made by a custom Function is its own base."""
-    if ghost._base is None or isinstance(ghost.grad_fn, BackwardCFunction):
+    if ghost._base is None or isinstance(history_of(ghost), BackwardCFunction):
         return ghost
     return ghost._base
 
 
 def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     recorder = recording.recorder
+    ops = recorder.ops[: recording.num_forward]
     written = written_storages(recording)
-    renamed = {op.renames.object for op in recorder.ops[: recording.num_forward] if op.renames is not None}
-    rebased = {number for op in recorder.ops[: recording.num_forward] for number in op.rebased}
+    renames: dict[int, list[Op]] = {}
+    for op in ops:
+        if op.renames is not None:
+            renames.setdefault(op.renames.object, []).append(op)
+    rebased = {number for op in ops for number in op.rebased}
     by_ghost = {id(lifted.ghost): lifted for lifted in recording.inputs.all}
     outputs = [o for o in (*recording.outputs, *stored) if isinstance(o, torch.Tensor)]
-    escaping = {id(t): t for t in (*outputs, *(lifted.ghost for lifted in recording.inputs.all))}
-    for ghost in list(escaping.values()):
-        for source in _taken_from(recording, ghost):
-            escaping.setdefault(id(source), source)
+    escaping = _escaping(recording, [*outputs, *(lifted.ghost for lifted in recording.inputs.all)], renames)
     bases: dict[int, Base] = {}
-    for ghost in escaping.values():
+    for ghost in escaping:
         base = base_of(ghost)
         if id(base) in bases:
             continue
         alias = recorder.alias(base)
         lifted = by_ghost.get(id(base))
         kind = "input" if lifted else ("alias" if alias.storage.kind == "input" else "fresh")
-        has_history = base.requires_grad and base.grad_fn is not None
+        has_history = base.requires_grad and history_of(base) is not None
         if lifted is not None:
-            has_history = lifted.was_rebased and (alias.object in rebased or alias.object not in renamed)
-        bases[id(base)] = Base(
-            base, alias, kind, lifted, _first_storage(recording, base) in written, has_history, has_history
-        )
-    return Results(tuple(bases.values()), tuple(escaping.values()))
+            has_history = lifted.was_rebased and (alias.object in rebased or alias.object not in renames)
+        bases[id(base)] = Base(base, alias, kind, lifted, has_history)
+    return Results(tuple(bases.values()), escaping, renames, written)
 
 
-def _first_storage(recording: Recording, ghost: torch.Tensor) -> Storage:
-    """The storage that an object had when the function first saw it."""
-    alias = recording.recorder.alias(ghost)
-    for op in recording.recorder.ops[: recording.num_forward]:
-        if op.renames is not None and op.renames.object == alias.object:
-            return op.renames.storage
-    return alias.storage
-
-
-def _taken_from(recording: Recording, ghost: torch.Tensor) -> list[torch.Tensor]:
-    """Tensors whose memory an object took over by `set_` or `.data =`: they must exist after the call too."""
-    alias = recording.recorder.alias(ghost)
-    found = []
-    for op in recording.recorder.ops[: recording.num_forward]:
-        if op.renames is not None and op.renames.object == alias.object:
-            found += [recording.recorder.objects[a.object] for a in op.args[1:] if isinstance(a, Alias)]
-    return found
+def _escaping(
+    recording: Recording, seen: list[torch.Tensor], renames: dict[int, list[Op]]
+) -> tuple[torch.Tensor, ...]:
+    """Tensors that can be seen after the call, and those whose memory they took over by `set_` or `.data =`."""
+    recorder = recording.recorder
+    escaping = {id(t): t for t in seen}
+    visited: set[int] = set()
+    stack = [recorder.alias(t) for t in seen]
+    while stack:
+        alias = stack.pop()
+        if alias.object in visited:
+            continue
+        visited.add(alias.object)
+        for op in renames.get(alias.object, ()):
+            taken = [a for a in op.args[1:] if isinstance(a, Alias)]
+            stack += taken
+            for source in taken:
+                ghost = recorder.objects[source.object]
+                escaping.setdefault(id(ghost), ghost)
+        at: Alias | None = alias
+        while at is not None:
+            stack += [at] if at.object != alias.object else []
+            at = at.parent
+    return tuple(escaping.values())
 
 
 def written_storages(recording: Recording) -> set[Storage]:

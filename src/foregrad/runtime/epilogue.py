@@ -52,6 +52,10 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         args = ", ".join([_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()])
         if step.func is SET_DATA:
             source.line(f"{target}.data = o{step.args[1].object}")
+        elif step.is_silent:
+            source.line(f"version = {target}._version")
+            source.line(f"{source.name('op', step.func)}({args})")
+            source.line(f"{source.name('set_version', set_version)}(({target},), (version,))")
         elif step.is_in_place:
             source.line(f"{source.name('op', step.func)}({args})")
         else:
