@@ -90,9 +90,7 @@ def measure(
     for call in candidates.values():
         for _ in range(WARM_UP):
             call()
-    return interleave(
-        candidates, rounds=options.rounds, clock=options.clock, calls=CALLS, title=kind.__name__
-    )
+    return interleave(candidates, rounds=options.rounds, clock=options.clock, calls=CALLS, title=kind.__name__)
 
 
 def print_results(measured: dict[str, dict[str, Timing]], targets: dict[str, Any], console: Console) -> None:
@@ -107,9 +105,7 @@ def print_results(measured: dict[str, dict[str, Timing]], targets: dict[str, Any
 
     console.print("forward + backward / hand-written:", verdict(ratio(both, "hand-written"), at_most=1.3))
     if "torch.compile" in targets:
-        console.print(
-            "forward + backward / torch.compile:", verdict(ratio(both, "torch.compile"), at_most=0.5)
-        )
+        console.print("forward + backward / torch.compile:", verdict(ratio(both, "torch.compile"), at_most=0.5))
     console.print("forward, no grad / eager:", verdict(ratio(free, "eager"), at_most=2.0))
 
 

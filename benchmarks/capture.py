@@ -62,9 +62,7 @@ def subjects(stacks: tuple[int, ...]) -> list[tuple[str, Callable[[], nn.Module]
     return [("GPT, 6 layers", GPT, (tokens[0], tokens[1])), *deep]
 
 
-def compare(
-    name: str, model: nn.Module, inputs: tuple[torch.Tensor, ...], options: argparse.Namespace
-) -> Captured:
+def compare(name: str, model: nn.Module, inputs: tuple[torch.Tensor, ...], options: argparse.Namespace) -> Captured:
     graphs: dict[str, GraphModule] = {}
 
     def ours() -> None:
@@ -73,9 +71,7 @@ def compare(
     def theirs() -> None:
         graphs["theirs"] = torch_joint(model, inputs)
 
-    times = interleave(
-        {"ours": ours, "theirs": theirs}, rounds=options.rounds, clock=options.clock, title=name
-    )
+    times = interleave({"ours": ours, "theirs": theirs}, rounds=options.rounds, clock=options.clock, title=name)
     nodes = {side: len(graph.graph.nodes) for side, graph in graphs.items()}
     return Captured(name, times["ours"], times["theirs"], nodes["ours"], nodes["theirs"])
 
@@ -102,9 +98,7 @@ def print_results(results: list[Captured], console: Console) -> None:
             f"{r.our_node_cost * 1e6:.0f}",
         )
         theirs = (r.theirs.text(1e-3, 0), f"{r.theirs.first * 1e3:.0f}", str(r.their_nodes))
-        rows.add_row(
-            r.name, *ours, *theirs, f"{r.their_node_cost * 1e6:.0f}", verdict(r.ratio, at_least=FASTER)
-        )
+        rows.add_row(r.name, *ours, *theirs, f"{r.their_node_cost * 1e6:.0f}", verdict(r.ratio, at_least=FASTER))
     console.print(rows)
     costs = [r.our_node_cost for r in results if r.name.endswith("blocks")]
     if len(costs) > 1:

@@ -43,9 +43,7 @@ class Timing:
 
 def add_options(parser: argparse.ArgumentParser, rounds: int) -> None:
     parser.add_argument("--rounds", type=int, default=rounds)
-    parser.add_argument(
-        "--clock", choices=tuple(CLOCKS), default="cpu", help="CPU time of the process, or wall time"
-    )
+    parser.add_argument("--clock", choices=tuple(CLOCKS), default="cpu", help="CPU time of the process, or wall time")
     parser.add_argument("--threads", type=int, default=1)
 
 

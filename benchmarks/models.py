@@ -36,9 +36,7 @@ class TransformerBlock(nn.Module):
 class GPT(nn.Module):
     """`forward(tokens, targets)` is the loss."""
 
-    def __init__(
-        self, layers: int = 6, width: int = 384, heads: int = 6, vocabulary: int = 8192, length: int = 128
-    ):
+    def __init__(self, layers: int = 6, width: int = 384, heads: int = 6, vocabulary: int = 8192, length: int = 128):
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
         self.positions = nn.Embedding(length, width)
@@ -98,9 +96,7 @@ class ConvBlock(nn.Module):
         self.norm1, self.norm2 = nn.BatchNorm2d(outputs), nn.BatchNorm2d(outputs)
         self.skip = nn.Identity()
         if stride != 1 or inputs != outputs:
-            self.skip = nn.Sequential(
-                nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs)
-            )
+            self.skip = nn.Sequential(nn.Conv2d(inputs, outputs, 1, stride, bias=False), nn.BatchNorm2d(outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
@@ -112,9 +108,7 @@ class ResNet(nn.Module):
 
     def __init__(self, width: int = 64, classes: int = 10) -> None:
         super().__init__()
-        self.stem = nn.Sequential(
-            nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()
-        )
+        self.stem = nn.Sequential(nn.Conv2d(3, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU())
         widths = [width, width, 2 * width, 2 * width, 4 * width, 4 * width, 8 * width, 8 * width]
         pairs = zip([width, *widths], widths, strict=False)
         self.blocks = nn.Sequential(*(ConvBlock(a, b, 1 if a == b else 2) for a, b in pairs))

@@ -12,13 +12,14 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from foregrad.errors import CaptureError
-from foregrad.program.build import Naming, Stage, build
+from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Results, find_results, written_storages
-from foregrad.runtime.locate import Location, locate, variables
+from foregrad.runtime.locate import Location, Variable, locate, variables
 from foregrad.substrate import tree_flatten_with_path
+from foregrad.words.spec import Spec
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,49 +28,74 @@ class Captured:
 
     program: Program
     stage: Stage
-    naming: Naming
     locations: dict[int, Location]
     modules: tuple[torch.nn.Module, ...]
+    variables: tuple[Variable, ...]
 
 
 def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any) -> Program:
     """Record a function or module on its arguments, forward and backward, as one program.
 
-    Nothing is computed, no tensor changes and no generator moves. `state` names modules (or other holders of tensors)
-    that the function uses, so that their parameters get their paths as names.
+    Nothing is computed, no tensor changes and no generator moves. `state` names modules that the function uses, so that
+    their parameters get their paths as names.
     """
     captured = capture_call(target, args, kwargs, state=state)
+    captured.stage.recording.inputs.release()
     if captured.program.calling.backward_error is not None:
         raise captured.program.calling.backward_error
     captured.program.verify()
     return captured.program
 
 
-def capture_call(target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = ()) -> Captured:
+def capture_call(
+    target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = (), call: Callable[..., Any] | None = None
+) -> Captured:
+    """Capture one call. `call` runs a module in a way of its own; the real tensors are still held."""
     function, body = _function_of(target)
     recording = Recording({})
-    if isinstance(target, torch.nn.Module):
-        recording.modules.add_names("", target)
-    for module in state:
+    modules = recording.modules
+    for module in (target, *state):
         if isinstance(module, torch.nn.Module):
-            recording.modules.add_names("", module)
-    for name, _, _, value in variables(body):
-        if isinstance(value, torch.nn.Module):
-            recording.modules.add_names(name, value)
+            modules.add_names("", module)
+    if isinstance(target, torch.nn.Module):
+        modules.called[id(target)] = target
+    reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
+    for variable in reach:
+        if isinstance(variable.value, torch.nn.Module):
+            modules.add_names(variable.name, variable.value)
     kept = _Attributes(recording)
     try:
-        recording.forward(function, args, kwargs)
-        kept.watch_called()
+        recording.forward(call or function, args, kwargs)
     finally:
         stored = kept.restore()
+    _refuse_kept(recording, reach)
     results = find_results(recording, [tensor for _, _, tensor in stored])
     stage = _differentiate(recording, results, tuple(stored))
-    reached = {k: v for k, v in recording.modules.tops.items()}
-    places = locate([l.real for l in recording.inputs.all], reached, body)
-    naming = _naming(body, args, kwargs, places)
-    program = build(stage, _name(target), naming)
+    places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
+    _give_names(recording, _argument_names(body, args, kwargs), places)
     locations = {l.alias.object: places[id(l.real)] for l in recording.inputs.all if id(l.real) in places}
-    return Captured(program, stage, naming, locations, tuple(recording.modules.called.values()))
+    return Captured(build(stage, _name(target)), stage, locations, tuple(modules.called.values()), reach)
+
+
+def _refuse_kept(recording: Recording, reach: tuple[Variable, ...]) -> None:
+    """A tensor put into a list or dict outside would stay there without data."""
+    for variable in reach:
+        for tensor in _tensors_in(variable.value):
+            if recording.recorder.knows(tensor):
+                raise CaptureError(
+                    f"the function stores a tensor {Spec.of(tensor)} in `{variable.name}`, outside itself; a program "
+                    "cannot do that at each call. Return the tensor and store it outside."
+                )
+
+
+def _tensors_in(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple, set)):
+        return [t for v in value for t in _tensors_in(v)]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors_in(v)]
+    return []
 
 
 def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -174,12 +200,10 @@ class _Attributes:
             tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers")}
             self.before[id(module)] = (module, tables)
 
-    def watch_called(self) -> None:
-        self.recording.modules.on_enter = None
-
     def restore(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
         """Put recorded tensors out of the modules again; says which attributes held them."""
         stored = []
+        self.recording.modules.on_enter = None
         for module, tables in self.before.values():
             for table, before in tables.items():
                 holder = getattr(module, table)
@@ -199,20 +223,18 @@ class _Attributes:
 # -- names --------------------------------------------------------------------------------------------------
 
 
-def _naming(body: Any, args: Any, kwargs: Any, places: dict[int, Location]) -> Naming:
-    names = _argument_names(body, args, kwargs)
-
-    def naming(lifted: Lifted) -> tuple[str, str]:
+def _give_names(recording: Recording, arguments: dict[int, str], places: dict[int, Location]) -> None:
+    """A role and a name for every input."""
+    for lifted in recording.inputs.all:
         place = places.get(id(lifted.real))
-        if id(lifted.real) in names:
-            return "input", names[id(lifted.real)]
-        if place is not None:
-            return place.role, place.name
-        if lifted.is_hidden:
-            return "base", f"base{lifted.alias.object}"
-        return "closure", f"tensor{lifted.alias.object}"
-
-    return naming
+        if id(lifted.real) in arguments:
+            lifted.role, lifted.name = "input", arguments[id(lifted.real)]
+        elif place is not None:
+            lifted.role, lifted.name = place.role, place.name
+        elif lifted.is_hidden:
+            lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
+        else:
+            lifted.role, lifted.name = "closure", f"tensor_{lifted.alias.object}"
 
 
 def _argument_names(body: Any, args: Any, kwargs: Any) -> dict[int, str]:

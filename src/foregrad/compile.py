@@ -11,10 +11,12 @@ from typing import Any
 import torch
 
 from foregrad.capture import Captured, capture_call
+from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
 from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
 
@@ -29,7 +31,7 @@ class Capture:
     program: Program
     call: Callable[[Any, Any], Any]
     source: str
-    assumptions: Assumptions
+    description: dict[str, str]  # what was assumed, in words
 
 
 class Compiled:
@@ -67,31 +69,39 @@ class Compiled:
         return result
 
     def _new_capture(self, args: Any, kwargs: Any) -> Capture:
-        reason = "first call" if not self.captures else "a new signature"
-        captured = capture_call(self._target, args, kwargs)
+        captured = self._record(args, kwargs)
         program = captured.program.apply(self._passes) if self._passes else captured.program
-        return make_capture(captured, program, args, kwargs, reason)
+        description = describe_call(captured, args, kwargs)
+        reason = reason_for(description, [c.description for c in self.captures])
+        return make_capture(captured, program, args, kwargs, description, reason)
+
+    def _record(self, args: Any, kwargs: Any) -> Captured:
+        return capture_call(self._target, args, kwargs)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
 
-def make_capture(captured: Captured, program: Program, args: Any, kwargs: Any, reason: str) -> Capture:
-    calling = program.calling
-    effects = calling.effects
+def make_capture(
+    captured: Captured, program: Program, args: Any, kwargs: Any, description: dict[str, str], reason: str
+) -> Capture:
+    """Compile a program, and write the call that guards and runs it."""
+    calling, inputs = program.calling, captured.stage.recording.inputs
     assumptions = Assumptions(
         args=args,
         kwargs=kwargs,
-        lifted=tuple(captured.stage.recording.inputs.all),
+        lifted=tuple(inputs.all),
         locations=captured.locations,
         modules=captured.modules,
-        checks_overlap=any(hasattr(step, "how") for step in effects.steps) or bool(calling.live),
+        variables=captured.variables,
+        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
         offset_sensitive=calling.offset_sensitive,
     )
     source = Source()
     source.namespace["MISS"] = MISS
     with source.block("def call(args, kwargs):"):
         GuardWriter(assumptions, source).write()
-        compiled = CompiledStage(captured.stage, program, captured.naming)
+        compiled = CompiledStage(captured.stage, program)
         CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-    return Capture(reason, program, source.load("call"), str(source), assumptions)
+    inputs.release()
+    return Capture(reason, program, source.load("call"), str(source), description)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from foregrad.capture import Captured, capture_call
 from foregrad.compile import Compiled, Pass
 
 
@@ -52,9 +53,13 @@ class ForwardOf(Compiled):
     """The programs captured of a module's forward."""
 
     def __init__(self, module: torch.nn.Module, passes: tuple[Pass, ...]) -> None:
-        super().__init__(type(module).forward.__get__(module), passes)
+        self._forward = type(module).forward.__get__(module)
+        super().__init__(self._forward, passes)
         self.target = module
         self.passes = passes
+
+    def _record(self, args: Any, kwargs: Any) -> Captured:
+        return capture_call(self.target, args, kwargs, call=self._forward)
 
 
 @cache

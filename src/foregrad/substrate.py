@@ -68,6 +68,7 @@ __all__ = [
     "next_sequence_number",
     "no_dispatch_modes",
     "no_function_modes",
+    "no_saved_tensor_hooks",
     "num_function_modes",
     "quiet_fakes",
     "run_engine",
@@ -79,6 +80,7 @@ __all__ = [
     "tree_unflatten",
     "under_foreign_control",
     "uninitialized_memory_untouched",
+    "version_of",
 ]
 
 #: Dispatch keys that code of a compiled program skips: it is below autograd, and its views are no autograd views.
@@ -106,10 +108,10 @@ _is_compiling = torch.compiler.is_compiling
 def under_foreign_control() -> bool:
     """Whether someone else is watching or transforming the ops right now: then the original function must run."""
     return bool(
-        _transforms_active()
+        _is_compiling()
+        or _transforms_active()
         or _num_dispatch_modes()
         or num_function_modes()
-        or _is_compiling()
         or torch.autograd.forward_ad._current_level >= 0
     )
 
@@ -123,9 +125,29 @@ def run_engine(
     )
 
 
-def set_version(tensors: Sequence[torch.Tensor], versions: Sequence[int]) -> None:
-    """Set the version counters of tensors that are not inference tensors."""
-    _set_version_counters(tuple(tensors), tuple(versions))
+def set_version(tensor: torch.Tensor, version: int) -> None:
+    """Set the version counter of a tensor, if it has one: inference tensors have none."""
+    if not tensor.is_inference():
+        _set_version_counters((tensor,), (version,))
+
+
+def version_of(tensor: torch.Tensor) -> int:
+    """The version counter; 0 for inference tensors, which have none."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+@contextmanager
+def no_saved_tensor_hooks() -> Iterator[None]:
+    """Put aside the saved-tensor hooks that are on around the call."""
+    hooks = []
+    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:  # type: ignore[attr-defined]
+        hooks.append(pair)
+        torch._C._autograd._pop_saved_tensors_default_hooks()
+    try:
+        yield
+    finally:
+        for pair in reversed(hooks):
+            torch._C._autograd._push_saved_tensors_default_hooks(*pair)
 
 
 def autocast_state(devices: Sequence[str]) -> tuple[tuple[str, torch.dtype], ...]:

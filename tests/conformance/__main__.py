@@ -43,9 +43,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--only", metavar="NAME", help="a name or a pattern such as 'nn.functional.*'")
     parser.add_argument("--sample", metavar="N", type=int, default=1, help="every Nth name")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="worker processes")
-    parser.add_argument(
-        "--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness"
-    )
+    parser.add_argument("--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness")
     return parser.parse_args()
 
 
@@ -114,9 +112,7 @@ def _side_by_side(
                 yield name, [Result(title, name, Status.FAILED, "the process crashed")]
 
 
-def _in_pool(
-    title: str, names: tuple[str, ...], compile_fn: Compile, jobs: int
-) -> Iterator[tuple[str, list[Result]]]:
+def _in_pool(title: str, names: tuple[str, ...], compile_fn: Compile, jobs: int) -> Iterator[tuple[str, list[Result]]]:
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(jobs, mp_context=context) as pool:
         running = {pool.submit(check, title, name, compile_fn): name for name in names}
@@ -128,9 +124,7 @@ def _print(results: list[Result], console: Console) -> None:
     for status in (Status.EXCLUDED, Status.REFUSED, Status.FAILED):
         for result in results:
             if result.status is status:
-                console.print(
-                    f"{status} {result.group}: {result.name}: {result.reason}", markup=False, soft_wrap=True
-                )
+                console.print(f"{status} {result.group}: {result.name}: {result.reason}", markup=False, soft_wrap=True)
     partly = [result for result in results if result.excluded and result.status is not Status.EXCLUDED]
     for result in partly:
         count, first = len(result.excluded), result.excluded[0]

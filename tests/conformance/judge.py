@@ -128,9 +128,7 @@ def _judge_trial(trial: Trial, compile_fn: Compile, is_compiled: bool) -> tuple[
         return (Status.REFUSED if _is_refusal(error) else Status.FAILED), _brief(error)
 
 
-def _compare(
-    trial: Trial, expected: list[Seen], compile_fn: Compile, is_compiled: bool
-) -> tuple[Status, str]:
+def _compare(trial: Trial, expected: list[Seen], compile_fn: Compile, is_compiled: bool) -> tuple[Status, str]:
     call = trial.start(compile_fn)
     for turn, (seed, seen) in enumerate(zip(SEEDS, expected, strict=True)):
         with _entries(trial.code) as entries:
@@ -140,7 +138,7 @@ def _compare(
         if turn and entries and is_compiled:
             return (
                 Status.FAILED,
-                "not compiled: a second call with the same signature ran the Python code again",
+                "not compiled: a second call with equal arguments ran the Python code again",
             )
     return Status.PASSED, ""
 

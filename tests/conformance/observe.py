@@ -48,6 +48,8 @@ def fresh(tree: Any) -> Any:
     memo: dict[int, Any] = {}
 
     def leaf(value: Any) -> Any:
+        if isinstance(value, torch.nn.Module):
+            return value
         if not isinstance(value, torch.Tensor):
             return copy.deepcopy(value, memo)
         plain = value.detach()

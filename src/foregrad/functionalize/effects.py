@@ -16,6 +16,7 @@ from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results
 from foregrad.record.trace import Alias, Geometry, Op, Storage
+from foregrad.substrate import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +206,7 @@ class _Planner:
         if base.needs_tangent:
             return "grad"
         assert base.lifted is not None
-        bumps = base.ghost._version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
+        bumps = version_of(base.ghost) - base.lifted.version - len(self.renames.get(base.alias.object, ()))
         return "no_grad" if bumps > 0 else "data"
 
     def _flags(self) -> tuple[Step, ...]:
@@ -245,10 +246,10 @@ class _Planner:
         shifts: dict[int, int] = {}
         for number, lifted in self.inputs.items():
             if lifted.base is None:
-                shifts[number] = lifted.ghost._version - lifted.version - bumps.get(number, 0)
+                shifts[number] = version_of(lifted.ghost) - lifted.version - bumps.get(number, 0)
         for number, base in self.returned.items():
             if base is self.first[base.alias.storage]:
-                shifts[number] = base.ghost._version - bumps.get(self._counter(number), 0)
+                shifts[number] = version_of(base.ghost) - bumps.get(self._counter(number), 0)
         return {number: shift for number, shift in shifts.items() if shift}
 
 

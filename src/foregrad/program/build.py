@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +21,6 @@ from foregrad.words.signature import Input, Output, Signature
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
-Naming = Callable[[Lifted], tuple[str, str]]  # role and name of an input
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,6 @@ class Stage:
 @dataclass
 class _Builder:
     stage: Stage
-    naming: Naming
     inputs: list[Input] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
@@ -79,14 +76,13 @@ class _Builder:
 
     def _add_inputs(self) -> None:
         order = {"param": 0, "buffer": 1, "closure": 2}
-        named = [(*self.naming(lifted), lifted) for lifted in self.stage.recording.inputs.all]
-        for role, name, lifted in sorted(named, key=lambda n: order.get(n[0], 3)):
+        for lifted in sorted(self.stage.recording.inputs.all, key=lambda lifted: order.get(lifted.role, 3)):
             is_group_written = lifted.alias.storage in self.forward_writes
             if lifted.base is not None and is_group_written:
                 continue  # read from its base
             if lifted.is_hidden and not is_group_written:
                 continue  # its views are inputs of their own
-            self._input("base" if lifted.is_hidden else role, name, lifted.spec, lifted.alias, lifted)
+            self._input(lifted.role, lifted.name, lifted.spec, lifted.alias, lifted)
 
     def _input(self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | None) -> fx.Node:
         graph = self.functional.graph
@@ -149,7 +145,7 @@ class _Builder:
 
     def _object_name(self, number: int) -> str:
         lifted = self.effects.inputs.get(number)
-        return self.naming(lifted)[1] if lifted is not None else f"object {number}"
+        return lifted.name if lifted is not None else f"object {number}"
 
     # -- backward ---------------------------------------------------------------------------------------
 
@@ -212,7 +208,7 @@ class _Builder:
         return "tangent_" + (self._object_name(number) if known else self._result_name(number, base))
 
     def _add_gradients(self, backward: Backward) -> None:
-        names = [self.naming(lifted)[1] for lifted in self.stage.inputs]
+        names = [lifted.name for lifted in self.stage.inputs]
         names += [f"tangent {place}" for place in range(len(backward.aliases) - len(names))]
         for name, alias in zip(names, backward.aliases, strict=True):
             node = None if alias is None else self.functional.read(alias)
@@ -253,8 +249,8 @@ class _Builder:
         )
 
 
-def build(stage: Stage, name: str, naming: Naming) -> Program:
-    return _Builder(stage, naming).build(name)
+def build(stage: Stage, name: str) -> Program:
+    return _Builder(stage).build(name)
 
 
 def identifier(name: str) -> str:

@@ -7,6 +7,7 @@ the value *before* the write has a place to arrive.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.ghosts import ghost_over, ghost_storage
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias
-from foregrad.substrate import FakeTensor, is_traceable_wrapper_subclass, no_dispatch_modes
+from foregrad.substrate import FakeTensor, is_traceable_wrapper_subclass, no_dispatch_modes, version_of
 from foregrad.words.spec import Spec
 
 
@@ -26,26 +27,42 @@ from foregrad.words.spec import Spec
 class Lifted:
     """A real tensor and the ghost that stands for it while recording."""
 
-    real: torch.Tensor
+    real: torch.Tensor | None  # until the capture is finished
     ghost: torch.Tensor
     alias: Alias
     slot: torch.Tensor | None  # the leaf at which the gradient of the value on entry arrives
     base: Lifted | None  # the input that this one is a view of, if they overlap
     edge: GradientEdge | None  # where the gradient of a view arrives, on entry
     entry_node: Any  # grad_fn on entry
-    required_grad: bool
     version: int  # of the ghost, on entry
     is_argument: bool
+    spec: Spec
+    is_leaf: bool
+    offset: int
     is_hidden: bool = False  # the base of arguments that is no argument itself
+    role: str = "input"
+    name: str = ""
+    _reference: weakref.ref[torch.Tensor] | None = None
 
     @property
-    def spec(self) -> Spec:
-        return Spec.of(self.real)
+    def required_grad(self) -> bool:
+        return self.spec.requires_grad
 
     @property
     def was_rebased(self) -> bool:
         """Whether autograd gave the tensor another history while recording."""
         return self.ghost.grad_fn is not self.entry_node
+
+    def release(self) -> None:
+        """Let go of the real tensor: from now on each call brings its own."""
+        if self.real is not None and not self.is_argument and not self.is_hidden:
+            self._reference = weakref.ref(self.real)
+        self.real = None
+
+    @property
+    def reachable(self) -> torch.Tensor | None:
+        """The real tensor, if the function can still have got hold of it by itself."""
+        return self.real if self._reference is None else self._reference()
 
 
 class Entry(torch.autograd.Function):
@@ -66,8 +83,13 @@ class Inputs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._by_id: dict[int, Lifted] = {}
-        self._storages: list[tuple[torch.Tensor, torch.UntypedStorage]] = []
         self.all: list[Lifted] = []
+
+    def release(self) -> None:
+        """Let go of every real tensor."""
+        for lifted in self.all:
+            lifted.release()
+        self._by_id.clear()
 
     def find(self, real: torch.Tensor) -> Lifted | None:
         return self._by_id.get(id(real))
@@ -92,7 +114,7 @@ class Inputs:
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
         _check_kind(real)
         for other in self.all:
-            if _overlap(other.real, real):
+            if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
 
@@ -114,7 +136,7 @@ class Inputs:
     def _lift_into(self, other: Lifted, real: torch.Tensor) -> Lifted:
         """Lift a tensor that overlaps one lifted before."""
         base = self._by_id.get(id(_base_of(real)))
-        if base is not None and base.real is not real:
+        if base is not None and base.real is not real and base.real is not None:
             return self._add_view(real, base, is_argument=False)
         storage = other.ghost.untyped_storage()
         if storage.nbytes() < _end(real):
@@ -137,13 +159,10 @@ class Inputs:
                 ).requires_grad_()
                 ghost = Entry.apply(slot, [ghost])  # type: ignore[no-untyped-call]
         alias = self._recorder.register(ghost, kind="input")
-        lifted = Lifted(
-            real, ghost, alias, slot, None, None, ghost.grad_fn, real.requires_grad, ghost._version, is_argument
-        )
-        return self._keep(lifted)
+        return self._keep(real, ghost, alias, slot, None, None, is_argument)
 
     def _add_view(self, real: torch.Tensor, base: Lifted, *, is_argument: bool) -> Lifted:
-        if real.dtype != base.real.dtype:
+        if real.dtype != base.spec.dtype:
             raise CaptureError(
                 f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype. Pass one of them."
             )
@@ -151,13 +170,33 @@ class Inputs:
             ghost = base.ghost.as_strided(real.size(), real.stride(), real.storage_offset())
         alias = self._recorder.register(ghost, kind="input")
         edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
-        lifted = Lifted(
-            real, ghost, alias, None, base, edge, ghost.grad_fn, real.requires_grad, ghost._version, is_argument
-        )
-        return self._keep(lifted)
+        return self._keep(real, ghost, alias, None, base, edge, is_argument)
 
-    def _keep(self, lifted: Lifted) -> Lifted:
-        self._by_id[id(lifted.real)] = lifted
+    def _keep(
+        self,
+        real: torch.Tensor,
+        ghost: torch.Tensor,
+        alias: Alias,
+        slot: torch.Tensor | None,
+        base: Lifted | None,
+        edge: GradientEdge | None,
+        is_argument: bool,
+    ) -> Lifted:
+        lifted = Lifted(
+            real=real,
+            ghost=ghost,
+            alias=alias,
+            slot=slot,
+            base=base,
+            edge=edge,
+            entry_node=ghost.grad_fn,
+            version=version_of(ghost),
+            is_argument=is_argument,
+            spec=Spec.of(real),
+            is_leaf=real.is_leaf,
+            offset=real.storage_offset(),
+        )
+        self._by_id[id(real)] = lifted
         self.all.append(lifted)
         return lifted
 

@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
-from foregrad.record.inputs import Inputs
+from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Op, Origin
 from foregrad.substrate import is_functorch_wrapped_tensor
@@ -85,7 +85,7 @@ class Intercept(TorchFunctionMode):
 
     def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         for lifted in self._inputs.all:
-            if lifted.ghost is args[0] and lifted.real.grad is not None and lifted.ghost.grad is None:
+            if lifted.ghost is args[0] and _has_grad(lifted) and lifted.ghost.grad is None:
                 refuse("reads the .grad of one of its inputs", "Pass the gradient as an argument.")
         return func(*args)
 
@@ -101,6 +101,10 @@ class Intercept(TorchFunctionMode):
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
         )
+
+
+def _has_grad(lifted: Lifted) -> bool:
+    return lifted.real is not None and lifted.real.is_leaf and lifted.real.grad is not None
 
 
 def refuse(what: str, instead: str) -> None:

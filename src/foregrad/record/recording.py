@@ -24,6 +24,7 @@ from foregrad.substrate import (
     TreeSpec,
     autocast_disabled,
     no_dispatch_modes,
+    no_saved_tensor_hooks,
     run_engine,
     tree_flatten,
     uninitialized_memory_untouched,
@@ -84,7 +85,7 @@ class Recording:
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
-                with self.modules.watch(), self.recorder, self.intercept:
+                with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
             finally:
@@ -116,7 +117,7 @@ class Recording:
         slots: Sequence[Any],
         defined: tuple[bool, ...],
         *,
-        reals: Sequence[torch.Tensor] = (),
+        reals: Sequence[torch.Tensor | None] = (),
         differentiable: tuple[bool, ...] | None = None,
         earlier: Backward | None = None,
     ) -> Backward:
@@ -133,7 +134,7 @@ class Recording:
                 self._tangent(source, bool(differentiable and differentiable[place])) if defined[place] else None
                 for place, source in enumerate(sources)
             ]
-        raw = [place for place, real in enumerate(reals) if real.requires_grad]
+        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
         gradients: Any = [None] * len(slots)
@@ -160,7 +161,14 @@ class Recording:
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
-        with uninitialized_memory_untouched(), autocast_disabled(), self.recorder, self.intercept:
+        with (
+            uninitialized_memory_untouched(),
+            autocast_disabled(),
+            no_saved_tensor_hooks(),
+            torch.autograd.set_detect_anomaly(False),
+            self.recorder,
+            self.intercept,
+        ):
             yield
 
     def _rewind(self, earlier: Backward | None) -> int:

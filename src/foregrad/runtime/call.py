@@ -12,7 +12,7 @@ from foregrad.record.inputs import Lifted
 from foregrad.runtime.epilogue import emit_steps, emit_version_shifts, look, set_mode
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward, restrided
 from foregrad.runtime.source import Source
-from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten
+from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten, version_of
 
 
 class CallWriter:
@@ -31,7 +31,7 @@ class CallWriter:
         self.inputs: list[Lifted] = [self._lifted(i) for i in self.halves.inputs]
         self.gradients = compiled.stage.inputs
         self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
-        self.carried = [lifted for lifted in self.differentiable if not lifted.real.is_leaf]
+        self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
@@ -45,7 +45,10 @@ class CallWriter:
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
         emit_version_shifts(source, self.effects, inputs=True)
         if self.sources:
+            # Inside `no_grad` a function may enable gradients again: what it returns then has a history.
+            set_mode(source, grad_enabled, True)
             source.line(f"{self._results()} = {source.name('run', self._function().apply)}({self._arguments()})")
+            set_mode(source, True, grad_enabled)
         else:
             self._run(source)
             self._name_results(source)
@@ -108,7 +111,7 @@ class CallWriter:
         emit_version_shifts(source, self.effects, inputs=False)
         for number, first in self.others.items():
             base = self.effects.returned[number]
-            how = "detach" if base.ghost._version == self.effects.returned[first].ghost._version else "data"
+            how = "detach" if version_of(base.ghost) == version_of(self.effects.returned[first].ghost) else "data"
             source.line(f"o{number} = {look(f'o{first}', base.alias.geometry, how)}")
 
     # -- with autograd ----------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, Replay, R
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
-from foregrad.substrate import set_version
+from foregrad.substrate import set_version, version_of
 
 
 class Attached(torch.autograd.Function):
@@ -34,8 +34,8 @@ def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
     for number, shift in effects.version_shifts.items():
         if (number in effects.inputs) is inputs:
             bump = source.name("set_version", set_version)
-            now = f"o{number}._version + {shift}" if inputs else str(shift)
-            source.line(f"{bump}((o{number},), ({now},))")
+            now = f"{source.name('version_of', version_of)}(o{number}) + {shift}" if inputs else str(shift)
+            source.line(f"{bump}(o{number}, {now})")
 
 
 def emit_steps(source: Source, steps: tuple[Step, ...], places: dict[Alias, int], grad_enabled: bool) -> bool:
@@ -53,9 +53,9 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         if step.func is SET_DATA:
             source.line(f"{target}.data = o{step.args[1].object}")
         elif step.is_silent:
-            source.line(f"version = {target}._version")
+            source.line(f"version = {source.name('version_of', version_of)}({target})")
             source.line(f"{source.name('op', step.func)}({args})")
-            source.line(f"{source.name('set_version', set_version)}(({target},), (version,))")
+            source.line(f"{source.name('set_version', set_version)}({target}, version)")
         elif step.is_in_place:
             source.line(f"{source.name('op', step.func)}({args})")
         else:

@@ -5,18 +5,19 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
 
 from foregrad.record.inputs import Lifted, overlapping_groups
-from foregrad.runtime.locate import Location
+from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.source import Source
 from foregrad.substrate import GlobalStateGuard, TensorGuards, tree_flatten
 
 MISS = object()
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,6 +29,7 @@ class Assumptions:
     lifted: tuple[Lifted, ...]
     locations: dict[int, Location]  # of lifted tensors that are no arguments, by object
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
+    variables: tuple[Variable, ...]  # variables of the function's closure
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
 
@@ -45,6 +47,8 @@ class GuardWriter:
     def write(self) -> None:
         self._state()
         self._arguments()
+        for variable in self.assumed.variables:
+            self._variable(variable)
         for lifted in self.assumed.lifted:
             if id(lifted.real) not in self.bound and not lifted.is_hidden:
                 self._bind(lifted.real, self._locate(lifted))
@@ -78,6 +82,13 @@ class GuardWriter:
             self.source.line(f"{name} = kwargs.get({key!r}, MISS)")
             self._value(name, value)
 
+    def _variable(self, variable: Variable) -> None:
+        """A variable of the closure that holds numbers, or containers of numbers and tensors."""
+        if not isinstance(variable.value, torch.Tensor) and _can_compare(variable.value):
+            name = self._fresh()
+            self.source.line(f"{name} = {variable.emit(self.source)}")
+            self._value(name, variable.value)
+
     def _fresh(self) -> str:
         self._num += 1
         return f"a{self._num}"
@@ -86,10 +97,10 @@ class GuardWriter:
         """Check that an argument is like the one that was captured."""
         if isinstance(value, torch.Tensor):
             self._tensor(name, value)
-        elif value is None or isinstance(value, (bool, torch.dtype, torch.layout, torch.memory_format)):
-            self.miss_if(f"{name} is not {self.source.name('k', value)}")
+        elif isinstance(value, _CONSTANT):
+            self.miss_if(f"{name} is not {self.source.constant(value)}")
         elif isinstance(value, _PLAIN):
-            kind, known = self.source.name("type_of", type(value)), self.source.name("k", value)
+            kind, known = self.source.name("type_of", type(value)), self.source.constant(value)
             same = f"{name} != {known}" if value == value else f"{name} == {name}"
             sign = f" or str({name}) != {str(value)!r}" if isinstance(value, (float, complex)) else ""
             self.miss_if(f"type({name}) is not {kind} or {same}{sign}")
@@ -103,8 +114,10 @@ class GuardWriter:
     def _tensor(self, name: str, value: torch.Tensor) -> None:
         if id(value) in self.bound:
             self.miss_if(f"{name} is not {self.bound[id(value)]}")
-        else:
+        elif id(value) in self.by_real:
             self._bind(value, name)
+        else:  # in a container of the closure, and never used
+            self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
 
     def _sequence(self, name: str, value: Any) -> None:
         kind = "tuple" if type(value) is tuple else "list"
@@ -120,14 +133,19 @@ class GuardWriter:
         self.miss_if(f"type({name}) is not dict or tuple({name}) != {keys}")
         for key, item in value.items():
             inner = self._fresh()
-            self.source.line(f"{inner} = {name}[{self.source.name('k', key)}]")
+            self.source.line(f"{inner} = {name}[{self.source.constant(key)}]")
             self._value(inner, item)
 
     def _other(self, name: str, value: Any) -> None:
-        """A container known to pytree is taken apart; any other object must be the same one."""
+        """A container known to pytree is taken apart; any other object must be the same one, with the same fields."""
         leaves, structure = tree_flatten(value)
         if structure.is_leaf():
             self.miss_if(f"{name} is not {self.source.name('object', value)}")
+            if is_dataclass(value):
+                for key, item in vars(value).items():
+                    inner = self._fresh()
+                    self.source.line(f"{inner} = {name}.{key}")
+                    self._value(inner, item)
             return
         inner, found = self._fresh(), self._fresh()
         flatten = self.source.name("tree_flatten", tree_flatten)
@@ -138,9 +156,8 @@ class GuardWriter:
 
     # -- tensors ----------------------------------------------------------------------------------------
 
-    def _bind(self, real: torch.Tensor, expression: str) -> None:
-        lifted = self.by_real.get(id(real))
-        name = f"o{lifted.alias.object}" if lifted is not None else self._fresh()
+    def _bind(self, real: Any, expression: str) -> None:
+        name = f"o{self.by_real[id(real)].alias.object}"
         if name != expression:
             self.source.line(f"{name} = {expression}")
         self.bound[id(real)] = name
@@ -149,21 +166,28 @@ class GuardWriter:
         location = self.assumed.locations.get(lifted.alias.object)
         if location is None:
             return self.source.name("tensor", lifted.real)
-        return location.emit(self.source)
+        name = self._fresh()
+        with self.source.block("try:"):
+            self.source.line(f"{name} = {location.emit(self.source)}")
+        with self.source.block("except (KeyError, ValueError):"):
+            self.source.line("return MISS")
+        for twin in location.twins:
+            self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}")
+        return name
 
     def _tensors(self) -> None:
         tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in self.assumed.lifted]
         if not tensors:
             return
-        reals = [lifted.real for lifted, _ in tensors]
+        reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
         guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)  # type: ignore[call-arg]
         self.miss_if(f"not {self.source.name('tensors_are_same', guards.check)}({', '.join(names)})")
         for lifted, name in tensors:
-            if lifted.real.requires_grad:
-                self.miss_if(f"{name}.is_leaf is not {lifted.real.is_leaf}")
+            if lifted.required_grad:
+                self.miss_if(f"{name}.is_leaf is not {lifted.is_leaf}")
             if lifted.alias.object in self.assumed.offset_sensitive:
-                self.miss_if(f"{name}.storage_offset() != {lifted.real.storage_offset()}")
+                self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
@@ -178,9 +202,14 @@ class GuardWriter:
             checks = [f"{name}.training is not {module.training}"]
             for key, value in module.__dict__.items():
                 if _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
-                    checks.append(f"{name}.__dict__.get({key!r}) != {self.source.name('k', value)}")
+                    checks.append(f"{name}.__dict__.get({key!r}, MISS) != {self.source.constant(value)}")
                 elif key.endswith("_hooks") and isinstance(value, dict):
                     checks.append(f"len({name}.{key}) != {len(value)}")
+            for key, child in module._modules.items():
+                checks.append(f"{name}._modules.get({key!r}) is not {self.source.name('m', child)}")
+            for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+                if tensor is None:
+                    checks.append(f"({name}._parameters | {name}._buffers).get({key!r}) is not None")
             self.miss_if(" or ".join(checks))
 
 
@@ -188,6 +217,17 @@ def _is_simple(value: Any) -> bool:
     if isinstance(value, tuple):
         return all(_is_simple(v) for v in value)
     return isinstance(value, (bool, int, float, str, type(None)))
+
+
+def _can_compare(value: Any) -> bool:
+    """Whether a guard can hold a value: plain ones, and small containers of them."""
+    if isinstance(value, _PLAIN) or isinstance(value, torch.Tensor):
+        return True
+    if type(value) in (list, tuple):
+        return len(value) < 100 and all(_can_compare(v) for v in value)
+    if type(value) is dict:
+        return len(value) < 100 and all(isinstance(k, _PLAIN) and _can_compare(v) for k, v in value.items())
+    return False
 
 
 def overlap_check(reals: list[torch.Tensor]) -> Any:

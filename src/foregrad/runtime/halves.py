@@ -16,7 +16,7 @@ import torch
 from foregrad.backends.eager import compile_graph
 from foregrad.errors import BackwardError
 from foregrad.partition.split import Halves, split
-from foregrad.program.build import Naming, Stage, build
+from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
@@ -38,12 +38,11 @@ class CompiledBackward:
 class CompiledStage:
     """A stage of a recording with its compiled halves."""
 
-    def __init__(self, stage: Stage, program: Program, naming: Naming) -> None:
+    def __init__(self, stage: Stage, program: Program) -> None:
         self.stage = stage
         self.program = program
         self.halves: Halves = split(program)
         self.run_forward = compile_graph(self.halves.forward, "forward")
-        self._naming = naming
         self._saved_keys = [s.key for s in self.halves.saved]
         self._lock = threading.RLock()
         self._backwards: dict[Mask, CompiledBackward] = {}
@@ -69,12 +68,12 @@ class CompiledStage:
 
     def _record_backward(self, mask: Mask) -> CompiledBackward:
         backward = self._run_engine(mask)
-        program = build(replace(self.stage, backward=backward), self.program.name, self._naming)
+        program = build(replace(self.stage, backward=backward), self.program.name)
         return self._compile_backward(program, split(program))
 
     def _run_engine(self, mask: Mask, differentiable: Mask | None = None) -> Any:
         stage = self.stage
-        reals = [lifted.real for lifted in stage.inputs]
+        reals = [lifted.reachable for lifted in stage.inputs]
         return stage.recording.backward(
             stage.sources, stage.slots, mask, reals=reals, differentiable=differentiable, earlier=stage.earlier
         )
@@ -133,11 +132,11 @@ class CompiledStage:
             backward=None,
         )
         if following.sources:
-            reals = [lifted.real for lifted in stage.inputs]
+            reals = [lifted.reachable for lifted in stage.inputs]
             mask = (True,) * len(following.sources)
             backward = stage.recording.backward(following.sources, following.slots, mask, reals=reals, earlier=earlier)
             following = replace(following, backward=backward)
-        return CompiledStage(following, build(following, self.program.name, self._naming), self._naming)
+        return CompiledStage(following, build(following, self.program.name))
 
 
 def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from types import CellType
 from typing import Any
 
@@ -15,63 +15,89 @@ from foregrad.runtime.source import Source
 
 @dataclass(frozen=True)
 class Location:
-    """A place that holds a tensor: an entry of a module's dict, a closure's cell, or a global variable."""
+    """A place that holds a tensor: an entry of a module's dict, a closure's cell, or a variable.
+
+    `twins` are other places that held the same tensor: tied weights.
+    """
 
     role: str  # "param", "buffer" or "closure"
     name: str
     owner: Any
     key: str | None
     table: str | None = None  # "_parameters" or "_buffers" of a module
+    twins: tuple[Location, ...] = ()
+
+    def emit(self, source: Source, *, missing_ok: bool = False) -> str:
+        owner = source.name("owner", self.owner)
+        if isinstance(self.owner, CellType):
+            return f"{owner}.cell_contents"
+        table = f"{owner}.{self.table}" if self.table is not None else owner
+        return f"{table}.get({self.key!r})" if missing_ok else f"{table}[{self.key!r}]"
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable that a function can reach: the cell or dict that holds it, its key there, and its value."""
+
+    name: str
+    owner: Any
+    key: str | None
+    value: Any
 
     def emit(self, source: Source) -> str:
         owner = source.name("owner", self.owner)
-        if self.table is not None:
-            return f"{owner}.{self.table}[{self.key!r}]"
-        if isinstance(self.owner, CellType):
-            return f"{owner}.cell_contents"
-        return f"{owner}[{self.key!r}]"
+        return f"{owner}.cell_contents" if self.key is None else f"{owner}.get({self.key!r})"
 
 
 def locate(
-    tensors: Iterable[torch.Tensor], modules: dict[int, tuple[str, torch.nn.Module]], function: Any
+    tensors: Iterable[Any], modules: dict[int, tuple[str, torch.nn.Module]], function: Any
 ) -> dict[int, Location]:
     """The place of each tensor, by its id, as far as one is found."""
     wanted = {id(t) for t in tensors}
     found: dict[int, Location] = {}
-    for prefix, top in modules.values():
-        for path, module in top.named_modules(prefix=prefix, remove_duplicate=True):
-            for table, role in (("_parameters", "param"), ("_buffers", "buffer")):
-                for key, tensor in getattr(module, table).items():
-                    if id(tensor) in wanted and id(tensor) not in found:
-                        name = f"{path}.{key}" if path else key
-                        found[id(tensor)] = Location(role, name, module, key, table)
-            for key, value in vars(module).items():
-                if id(value) in wanted and id(value) not in found and isinstance(value, torch.Tensor):
-                    found[id(value)] = Location("closure", f"{path}.{key}" if path else key, vars(module), key)
-    for name, owner, key, value in variables(function):
-        if id(value) in wanted and id(value) not in found and isinstance(value, torch.Tensor):
-            found[id(value)] = Location("closure", name, owner, key)
+    for tensor, location in _places(modules, function):
+        if id(tensor) not in wanted:
+            continue
+        first = found.get(id(tensor))
+        if first is None:
+            found[id(tensor)] = location
+        elif location.table is not None and first.table is not None:
+            found[id(tensor)] = replace(first, twins=(*first.twins, location))
     return found
 
 
-def variables(function: Any) -> list[tuple[str, Any, str | None, Any]]:
-    """Variables that a function can reach: name, the cell or dict that holds it, its key there, and its value."""
+def _places(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> Iterator[tuple[Any, Location]]:
+    for prefix, top in modules.values():
+        for path, module in top.named_modules(prefix=prefix):
+            for table, role in (("_parameters", "param"), ("_buffers", "buffer")):
+                for key, tensor in getattr(module, table).items():
+                    yield tensor, Location(role, f"{path}.{key}" if path else key, module, key, table)
+            for key, value in vars(module).items():
+                if isinstance(value, torch.Tensor):
+                    yield value, Location("closure", f"{path}.{key}" if path else key, vars(module), key)
+    for variable in variables(function):
+        if isinstance(variable.value, torch.Tensor):
+            yield variable.value, Location("closure", variable.name, variable.owner, variable.key)
+
+
+def variables(function: Any) -> list[Variable]:
+    """Variables that a function can reach: attributes of the object it is bound to, its closure, its globals."""
     function = inspect.unwrap(function)
-    result: list[tuple[str, Any, str | None, Any]] = []
+    found: list[Variable] = []
     owner = getattr(function, "__self__", None)
     if owner is not None and hasattr(owner, "__dict__"):
-        result += [(key, vars(owner), key, value) for key, value in vars(owner).items()]
+        found += [Variable(key, vars(owner), key, value) for key, value in vars(owner).items()]
     function = getattr(function, "__func__", function)
     code = getattr(function, "__code__", None)
     if code is None:
-        return result
+        return found
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        value = cell.cell_contents if _is_filled(cell) else None
-        result.append((name, cell, None, value))
+        if _is_filled(cell):
+            found.append(Variable(name, cell, None, cell.cell_contents))
     for name in code.co_names:
         if name in function.__globals__:
-            result.append((name, function.__globals__, name, function.__globals__[name]))
-    return result
+            found.append(Variable(name, function.__globals__, name, function.__globals__[name]))
+    return found
 
 
 def _is_filled(cell: CellType) -> bool:

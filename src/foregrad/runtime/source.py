@@ -37,6 +37,12 @@ class Source:
             self.namespace[found] = value
         return found
 
+    def constant(self, value: Any) -> str:
+        """A plain value as text, or as a name where its text would not give it back."""
+        if isinstance(value, (bool, int, str, type(None))) or (isinstance(value, float) and value - value == 0.0):
+            return repr(value)
+        return self.name("k", value)
+
     def load(self, name: str) -> Callable[..., Any]:
         return load_source(str(self), self.namespace, name)
 

@@ -1,0 +1,66 @@
+"""Reasons: why a call was captured anew, in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foregrad.substrate import autocast_state
+
+
+def describe_call(captured: Any, args: Any, kwargs: Any) -> dict[str, str]:
+    """What a capture assumed, by name, as text that can be compared with another call's."""
+    told = {
+        "grad mode": str(torch.is_grad_enabled()),
+        "inference mode": str(torch.is_inference_mode_enabled()),
+        "autocast": str(autocast_state(["cpu", "cuda"])),
+        "default dtype": str(torch.get_default_dtype()),
+        "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
+        "number of arguments": str(len(args) + len(kwargs)),
+    }
+    for place, value in (*enumerate(args), *kwargs.items()):
+        if not isinstance(value, torch.Tensor):
+            told[f"argument {place}"] = _text(value)
+    for lifted in captured.stage.recording.inputs.all:
+        leaf = "leaf" if lifted.is_leaf else "not a leaf"
+        wants = f" that needs a gradient, {leaf}" if lifted.required_grad else ""
+        told[lifted.name] = f"{lifted.spec} of type {type(lifted.real).__name__}{wants}"
+        if lifted.base is not None:
+            told[f"memory of {lifted.name}"] = f"part of {lifted.base.name}"
+    for variable in captured.variables:
+        if isinstance(variable.value, (bool, int, float, str, list, tuple, dict)):
+            told[f"variable {variable.name}"] = _text(variable.value)
+    for module in captured.modules:
+        told[f"{type(module).__name__} {captured.stage.recording.modules.path(module)}"] = _module_text(module)
+    return told
+
+
+def reason_for(told: dict[str, str], before: list[dict[str, str]]) -> str:
+    """What differs from the most similar earlier capture."""
+    if not before:
+        return "first call"
+    differences = [
+        [name for name in {**old, **told} if old.get(name) != told.get(name)] for old in before
+    ]
+    best = min(range(len(before)), key=lambda i: len(differences[i]))
+    if not differences[best]:
+        return "the same call, but an object or the overlap of memory differs"
+    parts = [f"{name} was {before[best].get(name)}, is {told.get(name)}" for name in differences[best]]
+    return "; ".join(parts)
+
+
+def _module_text(module: torch.nn.Module) -> str:
+    simple = {k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str)) and k != "call_super_init"}
+    hooks = sum(len(v) for k, v in vars(module).items() if k.endswith("_hooks") and isinstance(v, dict))
+    return ", ".join([f"{k}={v}" for k, v in simple.items()] + ([f"{hooks} hooks"] if hooks else []))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, torch.Tensor):
+        return f"a tensor {tuple(value.shape)}"
+    if isinstance(value, (list, tuple)):
+        return f"{type(value).__name__}({', '.join(_text(v) for v in value)})"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{k!r}: {_text(v)}" for k, v in value.items()) + "}"
+    return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else f"a {type(value).__name__}"
