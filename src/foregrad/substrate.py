@@ -6,6 +6,7 @@ Checked against torch 2.13.
 from __future__ import annotations
 
 import logging
+import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
+import torch.utils.checkpoint
 from torch.autograd.function import BackwardCFunction
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
@@ -60,6 +62,7 @@ __all__ = [
     "UnsupportedOperatorException",
     "autocast_disabled",
     "autocast_state",
+    "checkpoint_region",
     "current_autograd_node",
     "exclude_keys",
     "is_functorch_wrapped_tensor",
@@ -158,6 +161,24 @@ def autocast_state(devices: Sequence[str]) -> tuple[tuple[str, torch.dtype], ...
 def autocast_disabled() -> Any:
     """A context in which no op is autocast: a program already holds its casts."""
     return torch._C._DisableAutocast()
+
+
+def checkpoint_region() -> tuple[Any, Any]:
+    """The innermost `torch.utils.checkpoint` region that is running, and the frame that recomputes it if one does.
+
+    A region is known by the generator state that it keeps; one that keeps none is no region, and draws anew.
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename == torch.utils.checkpoint.__file__:
+            if code.co_name == "recompute_fn":
+                return frame.f_locals.get("fwd_cpu_state"), frame
+            generator = frame.f_locals.get("gen") if code.co_name == "checkpoint" else None
+            if generator is not None and generator.gi_frame is not None:
+                return generator.gi_frame.f_locals.get("fwd_cpu_state"), None
+        frame = frame.f_back  # type: ignore[assignment]
+    return None, None
 
 
 _quiet = threading.local()

@@ -10,9 +10,13 @@ from .judge import Status
 from .modules import names as module_names
 from .ops import names as op_names
 
+MAY_REFUSE = {"to_sparse": "sparse tensors are not captured"}
+
 
 def assert_conforms(title: str, name: str) -> None:
     for result in check(title, name, judge.foregrad):
+        if result.status is Status.REFUSED and name in MAY_REFUSE:
+            pytest.skip(MAY_REFUSE[name])
         assert result.status in (Status.PASSED, Status.EXCLUDED), f"{result.group} {name}: {result.reason}"
 
 

@@ -99,11 +99,26 @@ def _call(node: fx.Node, names: _Names) -> str:
     if node.target is operator.getitem:
         return f"{_text(node.args[0], names)}[{node.args[1]}]"
     function: Any = node.target
-    if isinstance(function, OpOverload):
+    if function in _ASKS_GRAD_MODE:
+        function = _in_grad_mode(function, bool(node.meta.get("grad_enabled", True)))
+    elif isinstance(function, OpOverload):
         function = fast_function(function, _pattern(node)) or function
     args = [_text(a, names) for a in node.args]
     args += [f"{k}={_text(v, names)}" for k, v in node.kwargs.items()]
     return f"{names.of(_hint(node.target), function)}({', '.join(args)})"
+
+
+#: Ops whose kernel computes otherwise when gradients are off, as they are inside an autograd function.
+_ASKS_GRAD_MODE = {torch.ops.aten.mkldnn_rnn_layer.default}
+
+
+@cache
+def _in_grad_mode(func: OpOverload, enabled: bool) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(enabled):
+            return func(*args, **kwargs)
+
+    return call
 
 
 def _hint(target: Any) -> str:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 
 from foregrad.record.inputs import Lifted
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
-from foregrad.record.results import Base, Results
+from foregrad.record.results import Base, Results, is_function_view
 from foregrad.record.trace import Alias, Geometry, Op, Storage
-from foregrad.substrate import version_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Replay:
     item: int | None
     is_in_place: bool
     is_silent: bool = False  # bumps no version counter
+
+
+#: Changes of metadata that leave the version counter alone.
+_BUMPS_NOTHING = {SET_DATA, torch.ops.aten.detach_.default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +73,19 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
+class Wrap:
+    """Make an object the view that a custom Function made of it in eager."""
+
+    target: int
+
+
+@dataclass(frozen=True, slots=True)
 class RequireGrad:
     target: int
     flag: bool
 
 
-Step = Replay | Copy | Attach | Reshape | RequireGrad
+Step = Replay | Copy | Attach | Reshape | Wrap | RequireGrad
 
 
 @dataclass(frozen=True)
@@ -138,6 +150,8 @@ class _Planner:
         if number not in self.inputs:
             base = self.bases.get(number)
             if base is not None and base.kind == "fresh":
+                if is_function_view(base.ghost):
+                    self.steps.append((-1.0, Wrap(number)))
                 return
             self._create(number)
         for op in self.renames.get(number, ()):
@@ -172,7 +186,7 @@ class _Planner:
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
         args = tuple(_refs(a) for a in op.args)
         kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
-        is_silent = op.index in self.recording.recorder.silent or op.func is SET_DATA
+        is_silent = op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
         step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent)
         self.steps.append((op.index, step))
 
@@ -206,7 +220,7 @@ class _Planner:
         if base.needs_tangent:
             return "grad"
         assert base.lifted is not None
-        bumps = version_of(base.ghost) - base.lifted.version - len(self.renames.get(base.alias.object, ()))
+        bumps = base.version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
         return "no_grad" if bumps > 0 else "data"
 
     def _flags(self) -> tuple[Step, ...]:
@@ -245,11 +259,11 @@ class _Planner:
                 bumps[counter] = bumps.get(counter, 0) + 1
         shifts: dict[int, int] = {}
         for number, lifted in self.inputs.items():
-            if lifted.base is None:
-                shifts[number] = version_of(lifted.ghost) - lifted.version - bumps.get(number, 0)
+            if number in self.bases:
+                shifts[number] = self.bases[number].version - lifted.version - bumps.get(number, 0)
         for number, base in self.returned.items():
             if base is self.first[base.alias.storage]:
-                shifts[number] = version_of(base.ghost) - bumps.get(self._counter(number), 0)
+                shifts[number] = base.version - bumps.get(self._counter(number), 0)
         return {number: shift for number, shift in shifts.items() if shift}
 
 
@@ -280,4 +294,4 @@ def siblings(effects: Effects) -> dict[int, int]:
     }
 
 
-__all__ = ["Attach", "Copy", "Effects", "Ref", "Replay", "RequireGrad", "Reshape", "Step", "plan_effects", "siblings"]
+__all__ = ["Attach", "Copy", "Effects", "Ref", "Replay", "RequireGrad", "Reshape", "Step", "Wrap", "plan_effects", "siblings"]

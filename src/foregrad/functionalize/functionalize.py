@@ -48,6 +48,7 @@ class Functionalizer:
         self._contents: dict[Storage, Contents] = {}
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
         self._pieces: dict[tuple[int, int], fx.Node] = {}
+        self._draws: dict[int, fx.Node] = {}
         self._op: Op | None = None
         self._num_emitted = 0
         self.phase = 0
@@ -102,12 +103,17 @@ class Functionalizer:
         self._op = None
 
     def _compute(self, op: Op) -> None:
-        node = self._call(op.func, self._resolve(op.args), self._resolve(op.kwargs))
+        node = self._drawn(op) or self._call(op.func, self._resolve(op.args), self._resolve(op.kwargs))
+        self._draws[op.index] = node
         if isinstance(op.outputs, Alias):
             self._define(op.outputs, node)
             return
         if isinstance(op.outputs, list):
             self._define_items(node, op.outputs)
+
+    def _drawn(self, op: Op) -> fx.Node | None:
+        """A random op that a checkpoint repeats gives the numbers of the first time."""
+        return self._draws.get(op.redraws) if op.redraws is not None else None
 
     def _define_items(self, node: fx.Node, outputs: list[Any]) -> None:
         for place, output in enumerate(outputs):
@@ -143,7 +149,8 @@ class Functionalizer:
         variant = variant_of(op.func)
         args, kwargs = self._resolve(op.args), self._resolve(op.kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
-        node = self._call(variant.func, args, kwargs)
+        node = self._drawn(op) or self._call(variant.func, args, kwargs)
+        self._draws[op.index] = node
         own = [a for a in _flat(op.outputs) if a.op == op.index and a not in op.writes]
         for place, alias in enumerate(own[: variant.num_results]):
             self._define(alias, self._item(node, place))
@@ -290,6 +297,7 @@ class Functionalizer:
         node = self.graph.create_node("call_function", func, args, kwargs, name=_short_name(func))
         op = origin or self._op
         node.meta["phase"] = self.phase
+        node.meta["grad_enabled"] = op.grad_enabled if op is not None else True
         node.meta["origin"] = op.origin if op is not None else Origin(None, 0, "")
         node.meta["key"] = (self._op.index if self._op is not None else -1 - self.phase, self._num_emitted)
         self._num_emitted += 1

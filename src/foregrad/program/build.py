@@ -197,7 +197,7 @@ class _Builder:
             if tangent is not None:
                 node = self._input("tangent", self._tangent_name(place, backward), tangent.spec, tangent.alias, None)
                 node.meta["phase"] = backward.phase
-                node.meta["tangent"] = (backward.phase, place)
+                node.meta["tangent"] = ("tangent", backward.phase, place)
 
     def _tangent_name(self, place: int, backward: Backward) -> str:
         if backward.phase > 1:

@@ -61,7 +61,7 @@ class Kind:
     is_mutable: bool
     changes_metadata: bool
     writes: tuple[int | str, ...]  # arguments written: position, or name for keyword-only ones
-    reads: tuple[int | str, ...]  # all other arguments
+    is_random: bool
 
 
 #: Ops that write arguments without saying so in their schema: which arguments, and when.
@@ -85,18 +85,17 @@ _METADATA_OPS = {
 def kind_of(func: OpOverload) -> Kind:
     schema = func._schema
     writes: list[int | str] = []
-    reads: list[int | str] = []
     for position, argument in enumerate(schema.arguments):
         where: int | str = argument.name if argument.kwarg_only else position
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        (writes if is_written else reads).append(where)
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            writes.append(where)
     aliased = [r.alias_info is not None for r in schema.returns]
     return Kind(
         is_view=bool(aliased) and all(aliased) and not schema.is_mutable,
         is_mutable=schema.is_mutable,
         changes_metadata=torch.Tag.inplace_view in func.tags or func in _METADATA_OPS,
         writes=tuple(writes),
-        reads=tuple(reads),
+        is_random=torch.Tag.nondeterministic_seeded in func.tags,
     )
 
 

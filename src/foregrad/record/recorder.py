@@ -19,6 +19,7 @@ from foregrad.substrate import (
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
+    checkpoint_region,
     current_autograd_node,
     next_sequence_number,
     no_function_modes,
@@ -59,6 +60,9 @@ class Recorder(TorchDispatchMode):
         self._origins: dict[int, Origin] = {}
         self._node: tuple[Any, Origin] = (None, _NOWHERE)
         self._num_aliases = 0
+        self._draws: dict[int, tuple[Any, list[int]]] = {}  # random ops by the checkpointed region that they are in
+        self._redrawn: dict[tuple[int, int], int] = {}
+        self._recomputing: list[Any] = []
 
     # -- what the tensors are -------------------------------------------------------------------------
 
@@ -140,6 +144,7 @@ class Recorder(TorchDispatchMode):
         if kind.is_view:
             return self._view(func, args, kwargs, op_args, op_kwargs)
         if kind.changes_metadata:
+            func, args, op_args = self._without_storages(func, args, op_args)
             return self._change_metadata(func, args, kwargs, op_args, op_kwargs, given)
         return self._compute(func, kind, tuple(key), given, op_args, op_kwargs, args, kwargs)
 
@@ -174,10 +179,25 @@ class Recorder(TorchDispatchMode):
         self.append(func, op_args, op_kwargs, register(result, 0), is_view=True)
         return result
 
+    def _without_storages(self, func: Any, args: Any, op_args: Any) -> tuple[Any, Any, Any]:
+        """`set_` to a bare storage, as `set_` to a tensor that is there already."""
+        if len(args) < 2 or not isinstance(args[1], torch.UntypedStorage):
+            return func, args, op_args
+        known = self._storage_of.get(args[1]._cdata)
+        if known is None:
+            raise CaptureError(f"the function takes over a storage that it was not given.\n{self._where()}")
+        root = self.objects[known.root.object]
+        items = args[1].nbytes() // root.dtype.itemsize
+        geometry = args[2:] if len(args) > 2 else (0, [items], [1])
+        func = aten.set_.source_Tensor_storage_offset
+        return func, (args[0], root, *geometry), (op_args[0], known.root, *geometry)
+
     def _change_metadata(
         self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any, given: list[torch.Tensor]
     ) -> Any:
         target, before = given[0], op_args[0]
+        if self.phase and before.storage.kind == "input":
+            raise CaptureError(f"backward changes the geometry of an input.\n{self._where()}")
         num_bytes = target.untyped_storage().nbytes()
         result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
         storage = self._storage_of.get(target.untyped_storage()._cdata)
@@ -230,8 +250,24 @@ class Recorder(TorchDispatchMode):
         for alias in writes:
             alias.storage.num_writes += 1
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
-        self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased)
+        redraws = self._redraws(index) if kind.is_random else None
+        self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)
         return result
+
+    def _redraws(self, index: int) -> int | None:
+        """The op of the forward whose numbers this one repeats, if a checkpoint is recomputing it."""
+        region, recomputing = checkpoint_region()
+        if region is None:
+            return None
+        drawn = self._draws.setdefault(id(region), (region, []))[1]
+        if recomputing is None:
+            drawn.append(index)
+            return None
+        run = (id(region), id(recomputing))
+        place = self._redrawn.get(run, 0)
+        self._redrawn[run] = place + 1
+        self._recomputing.append(recomputing)  # alive, so that its id stays its own
+        return drawn[place] if place < len(drawn) else None
 
     def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         """An `out=` argument of another shape is resized, then written: two ops, the first of which bumps no version."""
@@ -274,6 +310,7 @@ class Recorder(TorchDispatchMode):
             origin=self._origin(),
             is_view=more.get("is_view", False),
             rebased=more.get("rebased", ()),
+            redraws=more.get("redraws"),
             renames=more.get("renames"),
         )
         self.ops.append(op)

@@ -12,9 +12,10 @@ from typing import Any
 import torch
 
 from foregrad.record.inputs import Lifted
+from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias, Op, Storage
-from foregrad.substrate import BackwardCFunction
+from foregrad.substrate import BackwardCFunction, version_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -26,6 +27,7 @@ class Base:
     kind: str  # "input": one of the inputs; "fresh": new memory; "alias": an input's memory, another history
     lifted: Lifted | None
     needs_tangent: bool  # it has a history of its own, which a write to it must show to autograd
+    version: int  # of the ghost, after the forward
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,11 +52,23 @@ def history_of(ghost: torch.Tensor) -> Any:
         return None
 
 
-def base_of(ghost: torch.Tensor) -> torch.Tensor:
-    """The tensor that autograd takes this one for a view of; a view made by a custom Function is its own base."""
-    if ghost._base is None or isinstance(history_of(ghost), BackwardCFunction):
+def is_function_view(ghost: torch.Tensor) -> bool:
+    """Whether a custom Function made this tensor as a view: autograd cannot re-make it from what it is a view of."""
+    return ghost._base is not None and isinstance(history_of(ghost), BackwardCFunction)
+
+
+def base_of(recorder: Recorder, ghost: torch.Tensor) -> torch.Tensor:
+    """The tensor to re-make this one from: the one that autograd takes it for a view of, or the custom Function's view
+    between the two."""
+    base = ghost._base
+    if base is None:
         return ghost
-    return ghost._base
+    at: Alias | None = recorder.alias(ghost)
+    while at is not None and at.object != recorder.alias(base).object:
+        if is_function_view(recorder.objects[at.object]):
+            return recorder.objects[at.object]
+        at = at.parent
+    return base
 
 
 def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
@@ -71,7 +85,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     escaping = _escaping(recording, [*outputs, *(lifted.ghost for lifted in recording.inputs.all)], renames)
     bases: dict[int, Base] = {}
     for ghost in escaping:
-        base = base_of(ghost)
+        base = base_of(recorder, ghost)
         if id(base) in bases:
             continue
         alias = recorder.alias(base)
@@ -80,7 +94,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
         has_history = base.requires_grad and history_of(base) is not None
         if lifted is not None:
             has_history = lifted.was_rebased and (alias.object in rebased or alias.object not in renames)
-        bases[id(base)] = Base(base, alias, kind, lifted, has_history)
+        bases[id(base)] = Base(base, alias, kind, lifted, has_history, version_of(base))
     return Results(tuple(bases.values()), escaping, renames, written)
 
 

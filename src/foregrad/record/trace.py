@@ -105,6 +105,7 @@ class Op:
     origin: Origin
     is_view: bool = False
     rebased: tuple[int, ...] = ()  # objects whose history a differentiable write changes
+    redraws: int | None = None  # the op whose random numbers a checkpoint draws again
     renames: Alias | None = None  # the alias that the written object had before a change of its metadata
 
 

@@ -9,10 +9,10 @@ import torch
 
 from foregrad.functionalize.effects import Ref, siblings
 from foregrad.record.inputs import Lifted
-from foregrad.runtime.epilogue import emit_steps, emit_version_shifts, look, set_mode
+from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, set_mode
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward, restrided
 from foregrad.runtime.source import Source
-from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten, version_of
+from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten
 
 
 class CallWriter:
@@ -63,6 +63,7 @@ class CallWriter:
                 source.line("raise")
         else:
             emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
+        emit_late_shifts(source, self.effects)
         for module, attribute, number in self.calling.stored:
             source.line(f"{source.name('module', module)}.{attribute} = o{number}")
         set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
@@ -111,7 +112,7 @@ class CallWriter:
         emit_version_shifts(source, self.effects, inputs=False)
         for number, first in self.others.items():
             base = self.effects.returned[number]
-            how = "detach" if version_of(base.ghost) == version_of(self.effects.returned[first].ghost) else "data"
+            how = "detach" if base.version == self.effects.returned[first].version else "data"
             source.line(f"o{number} = {look(f'o{first}', base.alias.geometry, how)}")
 
     # -- with autograd ----------------------------------------------------------------------------------

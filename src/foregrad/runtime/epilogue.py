@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, Replay, RequireGrad, Reshape, Step
+from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, Replay, RequireGrad, Reshape, Step, Wrap
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
@@ -25,6 +25,35 @@ class Attached(torch.autograd.Function):
         return gradient, None
 
 
+class Written(torch.autograd.Function):
+    """Writes a value into a tensor, whose history is the value's from then on.
+
+    `copy_` would do, but it also sends zeros back to what the tensor was before.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        target.data.copy_(value)
+        ctx.mark_dirty(target)
+        return target
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+        return None, gradient
+
+
+class FunctionView(torch.autograd.Function):
+    """A view made by a custom Function, which autograd lets nobody write to."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        return gradient
+
+
 def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
     """Bring the version counters to where the effects will leave them as eager does.
 
@@ -32,10 +61,18 @@ def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
     by which autograd knows that a view is stale.
     """
     for number, shift in effects.version_shifts.items():
-        if (number in effects.inputs) is inputs:
+        if (number in effects.inputs) is inputs and shift > 0:
             bump = source.name("set_version", set_version)
             now = f"{source.name('version_of', version_of)}(o{number}) + {shift}" if inputs else str(shift)
             source.line(f"{bump}(o{number}, {now})")
+
+
+def emit_late_shifts(source: Source, effects: Effects) -> None:
+    """Take back bumps that the effects make and eager does not."""
+    for number, shift in effects.version_shifts.items():
+        if shift < 0:
+            now = f"{source.name('version_of', version_of)}(o{number}) - {-shift}"
+            source.line(f"{source.name('set_version', set_version)}(o{number}, {now})")
 
 
 def emit_steps(source: Source, steps: tuple[Step, ...], places: dict[Alias, int], grad_enabled: bool) -> bool:
@@ -62,11 +99,18 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
             item = "" if step.item is None else f"[{step.item}]"
             source.line(f"{target} = {source.name('op', step.func)}({args}){item}")
     elif isinstance(step, Copy):
+        value = f"r{places[step.alias]}"
         if step.how == "data":
-            source.line(f"{target}.data.copy_(r{places[step.alias]})")
+            source.line(f"{target}.data.copy_({value})")
+        elif step.how == "grad":
+            grad_enabled = set_mode(source, grad_enabled, True)
+            source.line(f"{source.name('write', Written.apply)}({target}, {value})")
         else:
-            grad_enabled = set_mode(source, grad_enabled, step.how == "grad")
-            source.line(f"{target}.copy_(r{places[step.alias]})")
+            grad_enabled = set_mode(source, grad_enabled, False)
+            source.line(f"{target}.copy_({value})")
+    elif isinstance(step, Wrap):
+        grad_enabled = set_mode(source, grad_enabled, True)
+        source.line(f"{target} = {source.name('function_view', FunctionView.apply)}({target})")
     elif isinstance(step, Attach):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {source.name('attach', Attached.apply)}(r{places[step.alias]}, [{target}])")

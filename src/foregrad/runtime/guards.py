@@ -199,12 +199,15 @@ class GuardWriter:
     def _modules(self) -> None:
         for module in self.assumed.modules:
             name = self.source.name("m", module)
-            checks = [f"{name}.training is not {module.training}"]
+            checks = [f"{name}.training is not {module.training}", f"len({name}.__dict__) != {len(module.__dict__)}"]
             for key, value in module.__dict__.items():
                 if _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
                     checks.append(f"{name}.__dict__.get({key!r}, MISS) != {self.source.constant(value)}")
                 elif key.endswith("_hooks") and isinstance(value, dict):
                     checks.append(f"len({name}.{key}) != {len(value)}")
+                elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
+                    copy = self.source.name("k", value.copy())
+                    checks.append(f"{name}.__dict__.get({key!r}, MISS) != {copy}")
             for key, child in module._modules.items():
                 checks.append(f"{name}._modules.get({key!r}) is not {self.source.name('m', child)}")
             for key, tensor in (*module._parameters.items(), *module._buffers.items()):
