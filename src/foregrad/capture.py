@@ -31,6 +31,7 @@ class Captured:
     locations: dict[int, Location]
     modules: tuple[torch.nn.Module, ...]
     variables: tuple[Variable, ...]
+    arguments: dict[str, Any]  # by name
 
 
 def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any) -> Program:
@@ -69,12 +70,15 @@ def capture_call(
     finally:
         stored = kept.restore()
     _refuse_kept(recording, reach)
+    _refuse_attributes(recording)
     results = find_results(recording, [tensor for _, _, tensor in stored])
     stage = _differentiate(recording, results, tuple(stored))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    _give_names(recording, _argument_names(body, args, kwargs), places)
+    arguments = _bind(body, args, kwargs)
+    _give_names(recording, _argument_names(arguments), places)
     locations = {l.alias.object: places[id(l.real)] for l in recording.inputs.all if id(l.real) in places}
-    return Captured(build(stage, _name(target)), stage, locations, tuple(modules.called.values()), reach)
+    program = build(stage, _name(target))
+    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments)
 
 
 def _refuse_kept(recording: Recording, reach: tuple[Variable, ...]) -> None:
@@ -86,6 +90,17 @@ def _refuse_kept(recording: Recording, reach: tuple[Variable, ...]) -> None:
                     f"the function stores a tensor {Spec.of(tensor)} in `{variable.name}`, outside itself; a program "
                     "cannot do that at each call. Return the tensor and store it outside."
                 )
+
+
+def _refuse_attributes(recording: Recording) -> None:
+    """A Python attribute set on an input would be lost."""
+    for lifted in recording.inputs.all:
+        names = [name for name in vars(lifted.ghost) if not name.startswith("_")]
+        if names:
+            raise CaptureError(
+                f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
+                "each call. Set it outside."
+            )
 
 
 def _tensors_in(value: Any) -> list[torch.Tensor]:
@@ -237,9 +252,9 @@ def _give_names(recording: Recording, arguments: dict[int, str], places: dict[in
             lifted.role, lifted.name = "closure", f"tensor_{lifted.alias.object}"
 
 
-def _argument_names(body: Any, args: Any, kwargs: Any) -> dict[int, str]:
+def _argument_names(arguments: dict[str, Any]) -> dict[int, str]:
     names: dict[int, str] = {}
-    for prefix, value in _bind(body, args, kwargs).items():
+    for prefix, value in arguments.items():
         leaves, _ = tree_flatten_with_path(value)
         for path, leaf in leaves:
             if isinstance(leaf, torch.Tensor):

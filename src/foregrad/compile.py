@@ -71,7 +71,7 @@ class Compiled:
     def _new_capture(self, args: Any, kwargs: Any) -> Capture:
         captured = self._record(args, kwargs)
         program = captured.program.apply(self._passes) if self._passes else captured.program
-        description = describe_call(captured, args, kwargs)
+        description = describe_call(captured)
         reason = reason_for(description, [c.description for c in self.captures])
         return make_capture(captured, program, args, kwargs, description, reason)
 

@@ -73,10 +73,26 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Add a value of the program to the .grad of a leaf: the function ran `backward()` itself."""
+
+    target: int
+    alias: Alias
+
+
+@dataclass(frozen=True, slots=True)
 class Wrap:
     """Make an object the view that a custom Function made of it in eager."""
 
     target: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hook:
+    """Register a hook of the function's on an input."""
+
+    target: int
+    hook: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +101,7 @@ class RequireGrad:
     flag: bool
 
 
-Step = Replay | Copy | Attach | Reshape | Wrap | RequireGrad
+Step = Replay | Copy | Attach | Reshape | Wrap | Accumulate | Hook | RequireGrad
 
 
 @dataclass(frozen=True)
@@ -122,6 +138,10 @@ class _Planner:
         for base in self.results.bases:
             if base.kind != "fresh":
                 self._write(base)
+        for number, lifted in self.inputs.items():
+            if lifted.ghost.is_leaf and lifted.ghost.grad is not None:
+                alias = recorder.alias(lifted.ghost.grad)
+                self.steps.append((recording.num_forward + 1.0, Accumulate(number, alias)))
         prologue = self._flags()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
         return Effects(prologue, ordered, self.inputs, self.returned, self._shifts(ordered))
@@ -196,9 +216,10 @@ class _Planner:
         first = self._first_alias(number)
         if first.storage not in self.last_write:
             if base.needs_tangent:
-                end = float(self.recording.num_forward)
-                step = Copy(number, base.alias, "grad") if base.kind == "input" else Attach(number, base.alias)
-                self.steps.append((end, step))
+                is_input = base.kind == "input"
+                place = float(self.recording.num_forward) if is_input else (first.op or 0) + 0.1
+                step = Copy(number, base.alias, "grad") if is_input else Attach(number, base.alias)
+                self.steps.append((place, step))
             return
         alias, place = first, float(self.last_write[first.storage])
         for op in self.renames.get(number, ()):
@@ -227,7 +248,8 @@ class _Planner:
         """Changes of requires_grad: those that the program itself relies on come before it."""
         before: list[Step] = []
         for number, lifted in self.inputs.items():
-            if lifted.ghost.is_leaf and lifted.ghost.requires_grad != lifted.required_grad:
+            is_detached = any(op.func is torch.ops.aten.detach_.default for op in self.renames.get(number, ()))
+            if lifted.ghost.is_leaf and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
                 step = RequireGrad(number, lifted.ghost.requires_grad)
                 if step.flag:
                     before.append(step)
@@ -236,6 +258,7 @@ class _Planner:
         for number, base in self.bases.items():
             if base.lifted is None and base.ghost.requires_grad and base.ghost.grad_fn is None:
                 self.steps.append((self.recording.num_forward + 1.0, RequireGrad(number, True)))
+        before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
         return tuple(before)
 
     def _counter(self, number: int) -> int:
@@ -294,4 +317,4 @@ def siblings(effects: Effects) -> dict[int, int]:
     }
 
 
-__all__ = ["Attach", "Copy", "Effects", "Ref", "Replay", "RequireGrad", "Reshape", "Step", "Wrap", "plan_effects", "siblings"]
+__all__ = ["Accumulate", "Attach", "Copy", "Effects", "Hook", "Ref", "Replay", "RequireGrad", "Reshape", "Step", "Wrap", "plan_effects", "siblings"]

@@ -49,6 +49,7 @@ class Functionalizer:
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
         self._pieces: dict[tuple[int, int], fx.Node] = {}
         self._draws: dict[int, fx.Node] = {}
+        self._items: dict[tuple[fx.Node, int], fx.Node] = {}
         self._op: Op | None = None
         self._num_emitted = 0
         self.phase = 0
@@ -304,7 +305,10 @@ class Functionalizer:
         return node
 
     def _item(self, node: fx.Node, place: int) -> fx.Node:
-        return self.emit(operator.getitem, (node, place), None)
+        key = (node, place)
+        if key not in self._items:
+            self._items[key] = self.emit(operator.getitem, (node, place), None)
+        return self._items[key]
 
     def _resolve(self, value: Any) -> Any:
         if isinstance(value, Alias):

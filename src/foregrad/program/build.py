@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Attach, Copy, Ref, plan_effects, siblings
+from foregrad.functionalize.effects import Accumulate, Attach, Copy, Ref, plan_effects, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.program.clean import clean
 from foregrad.program.program import Calling, Program
@@ -123,13 +123,14 @@ class _Builder:
                 node = self.functional.emit(aten.clone.default, (node,), base.alias)
             self._output("output", self._result_name(number, base), base.alias.spec, node, number)
         for step in self.effects.steps:
-            if isinstance(step, (Copy, Attach)) and step.alias not in self.places:
+            if isinstance(step, (Copy, Attach, Accumulate)) and step.alias not in self.places:
                 self.places[step.alias] = len(self.outputs)
                 node = self.functional.read(step.alias)
-                self._output("write", self._object_name(step.target), step.alias.spec, node, step.target)
+                role = "accumulate" if isinstance(step, Accumulate) else "write"
+                self._output(role, self._object_name(step.target), step.alias.spec, node, step.target)
 
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
-        if node is not None and node in self.nodes and role in ("output", "write") and number is not None:
+        if node is not None and node in self.nodes and role in ("output", "write", "accumulate") and number is not None:
             node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
         self.outputs.append(Output(role, name, spec))
         self.nodes.append(node)

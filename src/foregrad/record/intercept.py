@@ -7,11 +7,13 @@ here: `x.data = y`, `.grad`, and reading data that a ghost does not have.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.utils.hooks import RemovableHandle
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
@@ -39,6 +41,7 @@ class Intercept(TorchFunctionMode):
         super().__init__()
         self._recorder = recorder
         self._inputs = inputs
+        self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -85,7 +88,7 @@ class Intercept(TorchFunctionMode):
 
     def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         for lifted in self._inputs.all:
-            if lifted.ghost is args[0] and _has_grad(lifted) and lifted.ghost.grad is None:
+            if lifted.ghost is args[0] and _has_grad(lifted):
                 refuse("reads the .grad of one of its inputs", "Pass the gradient as an argument.")
         return func(*args)
 
@@ -93,6 +96,19 @@ class Intercept(TorchFunctionMode):
         if any(lifted.ghost is args[0] for lifted in self._inputs.all):
             refuse("assigns the .grad of one of its inputs", "Return the gradient and assign it outside.")
         return func(*args)
+
+    def register_hook(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A hook on an input belongs to the real tensor, for as long as that lives: each call registers it anew."""
+        tensor, hook = args[0], args[1] if len(args) > 1 else kwargs["hook"]
+        for lifted in self._inputs.all:
+            if lifted.ghost is tensor and tensor.grad_fn is lifted.entry_node and not self._holds_ghosts(hook):
+                self.hooks.append((lifted, hook))
+                return RemovableHandle(OrderedDict())
+        return func(*args, **kwargs)
+
+    def _holds_ghosts(self, hook: Any) -> bool:
+        cells = getattr(hook, "__closure__", None) or ()
+        return any(isinstance(c.cell_contents, Tensor) and self._recorder.knows(c.cell_contents) for c in cells)
 
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func)).strip("_")
@@ -117,6 +133,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.data.__get__: Intercept.get_data,  # type: ignore[attr-defined]
     Tensor.grad.__get__: Intercept.get_grad,  # type: ignore[attr-defined]
     Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[attr-defined]
+    Tensor.register_hook: Intercept.register_hook,
     **dict.fromkeys(
         (
             Tensor.tolist,

@@ -98,7 +98,7 @@ class Recording:
         return leaf if lifted is None else lifted.ghost
 
     def _take_outputs(self, result: Any) -> None:
-        leaves, self.structure = tree_flatten(result)
+        leaves, self.structure = tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
         for leaf in leaves:
             if isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)

@@ -159,10 +159,11 @@ class CallWriter:
         return ", ".join([*names, *(f"c{i}" for i in range(len(self.carried)))])
 
     def _not_differentiable(self) -> list[str]:
+        roles = [o.role for o in self.program.signature.outputs]
         names = [
             self._result_name(place)
             for place in self.halves.outputs
-            if self.calling.outputs[place] not in self.sources
+            if self.calling.outputs[place] not in self.sources or roles[place] == "accumulate"
         ]
         return names + [f"o{number}" for number in self.others if number not in self.sources]
 
@@ -182,7 +183,7 @@ class CallWriter:
 
     def _tangent(self, number: int) -> str:
         for place in self.halves.outputs:
-            if self.calling.outputs[place] == number:
+            if self.calling.outputs[place] == number and self.program.signature.outputs[place].role != "accumulate":
                 return f"g_{self._result_name(place)}"
         return f"g_o{number}"
 

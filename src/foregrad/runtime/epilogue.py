@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, Replay, RequireGrad, Reshape, Step, Wrap
+from foregrad.functionalize.effects import Accumulate, Attach, Copy, Effects, Hook, Ref, Replay, RequireGrad, Reshape, Step, Wrap
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
@@ -33,13 +33,15 @@ class Written(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.is_view = target._base is not None
         target.data.copy_(value)
         ctx.mark_dirty(target)
         return target
 
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
-        return None, gradient
+        # For a view autograd puts this into the gradient of the base, where it must be defined.
+        return (torch.zeros_like(gradient) if ctx.is_view else None), gradient
 
 
 class FunctionView(torch.autograd.Function):
@@ -52,6 +54,15 @@ class FunctionView(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
         return gradient
+
+
+def accumulate(target: torch.Tensor, gradient: torch.Tensor) -> None:
+    """Add to a leaf's .grad, as the engine does."""
+    with torch.no_grad():
+        if target.grad is None:
+            target.grad = gradient
+        else:
+            target.grad.add_(gradient)
 
 
 def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
@@ -108,6 +119,8 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         else:
             grad_enabled = set_mode(source, grad_enabled, False)
             source.line(f"{target}.copy_({value})")
+    elif isinstance(step, Accumulate):
+        source.line(f"{source.name('accumulate', accumulate)}({target}, r{places[step.alias]})")
     elif isinstance(step, Wrap):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {source.name('function_view', FunctionView.apply)}({target})")
@@ -117,6 +130,8 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
     elif isinstance(step, Reshape):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
+    elif isinstance(step, Hook):
+        source.line(f"{target}.register_hook({source.name('hook', step.hook)})")
     elif isinstance(step, RequireGrad):
         source.line(f"{target}.requires_grad_({step.flag})")
     return grad_enabled

@@ -135,8 +135,21 @@ class CompiledStage:
             reals = [lifted.reachable for lifted in stage.inputs]
             mask = (True,) * len(following.sources)
             backward = stage.recording.backward(following.sources, following.slots, mask, reals=reals, earlier=earlier)
+            backward = replace(backward, error=backward.error or _delayed_error(following.sources))
             following = replace(following, backward=backward)
         return CompiledStage(following, build(following, self.program.name))
+
+
+def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
+    """The error that autograd keeps in a gradient that cannot be differentiated again."""
+    for gradient in gradients:
+        node = gradient.grad_fn
+        if node is not None and "DelayedError" in node.name():
+            try:
+                node(gradient)
+            except RuntimeError as error:
+                return error
+    return None
 
 
 def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

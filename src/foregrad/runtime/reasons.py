@@ -9,7 +9,7 @@ import torch
 from foregrad.substrate import autocast_state
 
 
-def describe_call(captured: Any, args: Any, kwargs: Any) -> dict[str, str]:
+def describe_call(captured: Any) -> dict[str, str]:
     """What a capture assumed, by name, as text that can be compared with another call's."""
     told = {
         "grad mode": str(torch.is_grad_enabled()),
@@ -17,11 +17,11 @@ def describe_call(captured: Any, args: Any, kwargs: Any) -> dict[str, str]:
         "autocast": str(autocast_state(["cpu", "cuda"])),
         "default dtype": str(torch.get_default_dtype()),
         "deterministic algorithms": str(torch.are_deterministic_algorithms_enabled()),
-        "number of arguments": str(len(args) + len(kwargs)),
+        "number of arguments": str(len(captured.arguments)),
     }
-    for place, value in (*enumerate(args), *kwargs.items()):
+    for name, value in captured.arguments.items():
         if not isinstance(value, torch.Tensor):
-            told[f"argument {place}"] = _text(value)
+            told[name] = _text(value)
     for lifted in captured.stage.recording.inputs.all:
         leaf = "leaf" if lifted.is_leaf else "not a leaf"
         wants = f" that needs a gradient, {leaf}" if lifted.required_grad else ""
