@@ -83,6 +83,7 @@ class Inputs:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._by_id: dict[int, Lifted] = {}
+        self._by_storage: dict[int, list[Lifted]] = {}
         self.all: list[Lifted] = []
 
     def release(self) -> None:
@@ -90,6 +91,7 @@ class Inputs:
         for lifted in self.all:
             lifted.release()
         self._by_id.clear()
+        self._by_storage.clear()
 
     def find(self, real: torch.Tensor) -> Lifted | None:
         return self._by_id.get(id(real))
@@ -113,7 +115,7 @@ class Inputs:
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
         _check_kind(real)
-        for other in self.all:
+        for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
@@ -197,26 +199,25 @@ class Inputs:
             offset=real.storage_offset(),
         )
         self._by_id[id(real)] = lifted
+        self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
         self.all.append(lifted)
         return lifted
 
 
 def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
     """Tensors that share bytes, directly or through others; in the order of their first members."""
-    groups: list[tuple[int, int, list[torch.Tensor]]] = []
-    for tensor in tensors:
-        start, end = _byte_range(tensor)
-        merged = [tensor]
-        rest = []
-        for other_start, other_end, members in groups:
-            if start < other_end and other_start < end:
-                start, end = min(start, other_start), max(end, other_end)
-                merged = members + merged
-            else:
-                rest.append((other_start, other_end, members))
-        groups = [*rest, (start, end, merged)]
     order = {id(t): i for i, t in enumerate(tensors)}
-    return sorted((members for _, _, members in groups), key=lambda members: order[id(members[0])])
+    groups: list[list[torch.Tensor]] = []
+    reached = -1
+    for start, end, _, tensor in sorted((*_byte_range(t), order[id(t)], t) for t in tensors):
+        if start < reached and start < end:
+            groups[-1].append(tensor)
+        else:
+            groups.append([tensor])
+        reached = max(reached, end)
+    for group in groups:
+        group.sort(key=lambda t: order[id(t)])
+    return sorted(groups, key=lambda group: order[id(group[0])])
 
 
 def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:

@@ -110,9 +110,21 @@ class Intercept(TorchFunctionMode):
         cells = getattr(hook, "__closure__", None) or ()
         return any(isinstance(c.cell_contents, Tensor) and self._recorder.knows(c.cell_contents) for c in cells)
 
+    def tensor_split(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """With a tensor of indices torch reads them past the dispatcher; known ones are given as numbers."""
+        for place, where in enumerate(args[1:2], 1):
+            if isinstance(where, Tensor):
+                args = (*args[:place], self._recorder.read_value(where).tolist(), *args[place + 1 :])
+        for name in ("tensor_indices_or_sections", "indices"):
+            if isinstance(kwargs.get(name), Tensor):
+                kwargs = {**kwargs, name: self._recorder.read_value(kwargs[name]).tolist()}
+        return func(*args, **kwargs)
+
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func)).strip("_")
         tensor = args[0]
+        if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
+            return func(self._recorder.read_value(tensor), *args[1:], **kwargs)
         refuse(
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
@@ -134,6 +146,8 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.grad.__get__: Intercept.get_grad,  # type: ignore[attr-defined]
     Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[attr-defined]
     Tensor.register_hook: Intercept.register_hook,
+    Tensor.tensor_split: Intercept.tensor_split,
+    torch.tensor_split: Intercept.tensor_split,
     **dict.fromkeys(
         (
             Tensor.tolist,

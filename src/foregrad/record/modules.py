@@ -11,6 +11,10 @@ import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from foregrad.record.recorder import Recorder
+from foregrad.substrate import no_function_modes
+
+#: Modules that take another path when a torch function mode is on: it is put aside while they run in evaluation.
+_HAVE_FAST_PATHS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
 
 _current = threading.local()
 _lock = threading.Lock()
@@ -25,6 +29,7 @@ class CalledModules:
         self._recorder = recorder
         self._names = names  # paths of modules, by id
         self._stack: list[str] = []
+        self._guards: list[Any] = []
         self.on_enter: Callable[[torch.nn.Module], None] | None = None
         self.called: dict[int, torch.nn.Module] = {}
         self.tops: dict[int, tuple[str, torch.nn.Module]] = {}
@@ -47,11 +52,17 @@ class CalledModules:
         if self.on_enter is not None:
             self.on_enter(module)
         self._stack.append(self._recorder.module)
+        self._guards.append(no_function_modes() if isinstance(module, _HAVE_FAST_PATHS) and not module.training else None)
+        if self._guards[-1] is not None:
+            self._guards[-1].__enter__()
         self._recorder.module = self.path(module)
 
     def exit(self) -> None:
         if self._stack:
             self._recorder.module = self._stack.pop()
+            guard = self._guards.pop()
+            if guard is not None:
+                guard.__exit__(None, None, None)
 
     @contextmanager
     def watch(self) -> Iterator[None]:

@@ -10,7 +10,8 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
-from foregrad.record.ghosts import HIDDEN_WRITES, GhostTable, Kind, Outcome, kind_of, make
+from foregrad.record.ghosts import HIDDEN_WRITES, GhostTable, Kind, Outcome, kind_of, make, outcome_with
+from foregrad.record.known import known_value
 from foregrad.record.trace import Alias, Op, Origin, Storage
 from foregrad.substrate import (
     BackwardCFunction,
@@ -22,6 +23,7 @@ from foregrad.substrate import (
     checkpoint_region,
     current_autograd_node,
     next_sequence_number,
+    no_dispatch_modes,
     no_function_modes,
     num_function_modes,
 )
@@ -32,6 +34,13 @@ _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
 _SKIPPED = {torch.ops.prim.device.default}
+#: Ops whose result has a shape that some of their arguments decide by their values.
+_DECIDE_SHAPE = {
+    aten.nonzero.default: (0,),
+    aten.masked_select.default: (1,),
+    aten.index.Tensor: (1,),
+    aten.repeat_interleave.Tensor: (0,),
+}
 _NOWHERE = Origin(None, 0, "")
 
 
@@ -60,6 +69,7 @@ class Recorder(TorchDispatchMode):
         self._origins: dict[int, Origin] = {}
         self._node: tuple[Any, Origin] = (None, _NOWHERE)
         self._num_aliases = 0
+        self._seed = torch.default_generator.initial_seed()
         self._draws: dict[int, tuple[Any, list[int]]] = {}  # random ops by the checkpointed region that they are in
         self._redrawn: dict[tuple[int, int], int] = {}
         self._recomputing: list[Any] = []
@@ -223,13 +233,51 @@ class Recorder(TorchDispatchMode):
         try:
             outcome = self.table.outcome(key, func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            raise CaptureError(
-                f"{func} gives a result whose shape depends on data, so no fixed program can hold it.\n"
-                f"{self._where()}\nUse a form with a fixed shape (torch.where instead of a boolean index), "
-                "or leave this part outside the captured function."
-            ) from error
+            outcome = self._outcome_by_value(func, args, kwargs)
+            if outcome is None:
+                raise self._data_dependent(func) from error
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
+        return self._computed(func, kind, outcome, given, op_args, op_kwargs, args, kwargs)
+
+    def _data_dependent(self, func: OpOverload) -> CaptureError:
+        return CaptureError(
+            f"{func} gives a result whose shape depends on data, so no fixed program can hold it.\n"
+            f"{self._where()}\nUse a form with a fixed shape (torch.where instead of a boolean index), "
+            "or leave this part outside the captured function."
+        )
+
+    def _outcome_by_value(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome | None:
+        """What an op returns whose shape depends on arguments that depend on no input, such as a fixed mask."""
+        deciding = _DECIDE_SHAPE.get(func)
+        if deciding is None or kwargs:
+            return None
+        values = {place: self._known_values(args[place]) for place in deciding}
+        if any(v is None for v in values.values()):
+            return None
+        with no_dispatch_modes(), torch.no_grad():
+            known = {id(t) for v in values.values() for t in (v if isinstance(v, list) else [v])}
+            return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], known)
+
+    def _known_values(self, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            return self._known_value(value)
+        if isinstance(value, (list, tuple)):
+            known = [None if v is None else self._known_value(v) for v in value]
+            return None if any(k is None and v is not None for k, v in zip(known, value, strict=True)) else known
+        return value
+
+    def _computed(
+        self,
+        func: OpOverload,
+        kind: Kind,
+        outcome: Outcome,
+        given: list[torch.Tensor],
+        op_args: Any,
+        op_kwargs: Any,
+        args: Any,
+        kwargs: Any,
+    ) -> Any:
         if outcome.resized:
             return self._resize_first(outcome, func, given, args, kwargs)
         writes = self._writes(func, kind, op_args, op_kwargs)
@@ -256,6 +304,11 @@ class Recorder(TorchDispatchMode):
 
     def _redraws(self, index: int) -> int | None:
         """The op of the forward whose numbers this one repeats, if a checkpoint is recomputing it."""
+        if torch.default_generator.initial_seed() != self._seed:
+            raise CaptureError(
+                f"the function seeds the random number generator; a program would draw other numbers.\n{self._where()}\n"
+                "Seed it outside, or pass a generator."
+            )
         region, recomputing = checkpoint_region()
         if region is None:
             return None
@@ -331,22 +384,25 @@ class Recorder(TorchDispatchMode):
         return ghost
 
     def _read(self, func: Any, args: Any) -> Any:
-        values = [self._known_value(a) for a in args]
-        if all(v is not None for v in values):
+        values = [self.read_value(a) for a in args]
+        with no_dispatch_modes():
             return func(*values)
-        shown = next(a for a, v in zip(args, values, strict=True) if v is None)
+
+    def read_value(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The value of a tensor that Python asks for; refused if it depends on an input."""
+        value = self._known_value(tensor)
+        if value is not None:
+            return value
         raise CaptureError(
-            f"the value of a tensor {self.alias(shown).spec} is needed in Python, but capture has no data.\n"
+            f"the value of a tensor {self.alias(tensor).spec} is needed in Python, but capture has no data.\n"
             f"{self._where()}\nKeep the computation in tensors (torch.where for a branch), compute the number "
             "outside and pass it as an argument, or leave this part outside the captured function."
         )
 
     def _known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        alias = self.alias(tensor)
-        real = self.constants.get(alias.storage)
-        if real is None or alias.storage.num_writes or alias.dtype != real.dtype:
-            return None
-        return real.as_strided(alias.size, alias.stride, alias.offset)
+        """The value of a tensor that depends on no input; None if it does, or is random, or was written."""
+        with no_dispatch_modes(), torch.no_grad():
+            return known_value(self, self.alias(tensor))
 
     # -- where ----------------------------------------------------------------------------------------
 

@@ -79,7 +79,7 @@ class Recording:
         """Run the function on the ghosts of its arguments."""
         leaves, structure = tree_flatten((args, kwargs))
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        mode = torch.is_grad_enabled()
+        mode, state = torch.is_grad_enabled(), torch.default_generator.get_state()
         with uninitialized_memory_untouched():
             self.inputs.lift_arguments(tensors)
             ghosts = [self._ghost(leaf) for leaf in leaves]
@@ -90,6 +90,9 @@ class Recording:
                 self.leaves_grad_mode = torch.is_grad_enabled()
             finally:
                 torch.set_grad_enabled(mode)
+                if not torch.equal(torch.default_generator.get_state(), state):
+                    torch.default_generator.set_state(state)
+                    raise CaptureError("the function seeds the random number generator. Seed it outside.")
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
 

@@ -139,13 +139,20 @@ class GuardWriter:
     def _other(self, name: str, value: Any) -> None:
         """A container known to pytree is taken apart; any other object must be the same one, with the same fields."""
         leaves, structure = tree_flatten(value)
-        if structure.is_leaf():
-            self.miss_if(f"{name} is not {self.source.name('object', value)}")
+        if isinstance(value, slice):
+            self.miss_if(f"type({name}) is not slice")
+            self._value(f"({name}.start, {name}.stop, {name}.step)", (value.start, value.stop, value.step))
+        elif structure.is_leaf():
+            if is_dataclass(value):
+                self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
+            else:
+                self.miss_if(f"{name} is not {self.source.name('object', value)}")
             if is_dataclass(value):
                 for key, item in vars(value).items():
                     inner = self._fresh()
                     self.source.line(f"{inner} = {name}.{key}")
                     self._value(inner, item)
+        if structure.is_leaf():
             return
         inner, found = self._fresh(), self._fresh()
         flatten = self.source.name("tree_flatten", tree_flatten)
