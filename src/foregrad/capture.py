@@ -16,7 +16,7 @@ from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording
-from foregrad.record.results import Results, find_results, written_storages
+from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.runtime.locate import Location, Variable, locate, variables
 from foregrad.substrate import tree_flatten_with_path
 from foregrad.words.spec import Spec
@@ -164,6 +164,18 @@ def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage
 def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
     """The backward from all results; if eager would refuse that, from those results for which it would not."""
     reals = [lifted.real for lifted in inputs]
+    inner = _inner_leaves(recording)
+    if inner:
+        tried = recording.backward(sources, [*slots, *inner], (True,) * len(sources), reals=reals)
+        seen = {id(o) for o in recording.outputs}
+        reached = tried.gradients[len(slots) :]
+        if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
+            raise CaptureError(
+                "the function returns a leaf that it made itself, together with tensors that depend on it. Make the leaf "
+                "outside, and pass it as an argument."
+            )
+        if tried.error is not None and len(sources) == 1:
+            return tried
     whole = recording.backward(sources, slots, (True,) * len(sources), reals=reals)
     if whole.error is None or len(sources) == 1:
         return whole
@@ -172,6 +184,16 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
         alone = recording.backward(sources, slots, tuple(i == place for i in range(len(sources))), reals=reals)
         fine.append(alone.error is None)
     return recording.backward(sources, slots, tuple(fine), reals=reals) if any(fine) else whole
+
+
+def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
+    """Leaves that the function made itself."""
+    lifted = {id(l.ghost) for l in recording.inputs.all} | {id(l.slot) for l in recording.inputs.all}
+    return [
+        t
+        for t in recording.recorder.objects
+        if t.requires_grad and id(t) not in lifted and history_of(t) is None and t._base is None
+    ]
 
 
 def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:

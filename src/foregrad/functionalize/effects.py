@@ -32,6 +32,7 @@ class Replay:
     item: int | None
     is_in_place: bool
     is_silent: bool = False  # bumps no version counter
+    stamp: tuple[int, int] | None = None  # an object, and the version at which a view of it is made
 
 
 #: Changes of metadata that leave the version counter alone.
@@ -113,6 +114,9 @@ class Effects:
     inputs: dict[int, Lifted]  # objects that are inputs
     returned: dict[int, Base]  # objects that the program returns
     version_shifts: dict[int, int]  # bumps to add to each object before the steps
+    bumps: dict[int, int]  # bumps that the steps make, by the object whose counter it is
+    late_versions: dict[int, int]  # versions to set after the steps
+    counters: dict[int, int]  # returned objects: the object whose version counter each has
 
 
 @dataclass
@@ -144,7 +148,17 @@ class _Planner:
                 self.steps.append((recording.num_forward + 1.0, Accumulate(number, alias)))
         prologue = self._flags()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
-        return Effects(prologue, ordered, self.inputs, self.returned, self._shifts(ordered))
+        bumps = self._bumps(ordered)
+        return Effects(
+            prologue=prologue,
+            steps=ordered,
+            inputs=self.inputs,
+            returned=self.returned,
+            version_shifts=self._shifts(bumps),
+            bumps=bumps,
+            late_versions=self._late_versions(ordered),
+            counters={number: self._counter(number) for number in self.returned},
+        )
 
     def _returned(self) -> dict[int, Base]:
         """One tensor for each new storage; its other bases look at the memory of the first."""
@@ -207,8 +221,15 @@ class _Planner:
         args = tuple(_refs(a) for a in op.args)
         kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
         is_silent = op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
-        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent)
+        stamp = None if is_in_place else self._stamp(op, number)
+        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent, stamp)
         self.steps.append((op.index, step))
+
+    def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
+        """A view of a new tensor that was written later must look as old as it is."""
+        counter = self._counter(number)
+        base = self.returned.get(counter)
+        return (counter, op.version) if base is not None and base.version else None
 
     def _write(self, base: Base) -> None:
         """Plan the copy into an input that was written, or into another look at its memory with its own history."""
@@ -255,8 +276,9 @@ class _Planner:
                     before.append(step)
                 else:
                     self.steps.append((self.recording.num_forward + 1.0, step))
-        for number, base in self.bases.items():
-            if base.lifted is None and base.ghost.requires_grad and base.ghost.grad_fn is None:
+        for ghost in self.results.escaping:
+            number = self.recording.recorder.alias(ghost).object
+            if number not in self.inputs and ghost.requires_grad and _is_leaf(ghost):
                 self.steps.append((self.recording.num_forward + 1.0, RequireGrad(number, True)))
         before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
         return tuple(before)
@@ -272,7 +294,7 @@ class _Planner:
         lifted = self.inputs[number]
         return number if lifted.base is None else self._counter(lifted.base.alias.object)
 
-    def _shifts(self, steps: tuple[Step, ...]) -> dict[int, int]:
+    def _bumps(self, steps: tuple[Step, ...]) -> dict[int, int]:
         bumps: dict[int, int] = {}
         for step in steps:
             if (isinstance(step, Copy) and step.how != "data") or (
@@ -280,6 +302,9 @@ class _Planner:
             ):
                 counter = self._counter(step.target)
                 bumps[counter] = bumps.get(counter, 0) + 1
+        return bumps
+
+    def _shifts(self, bumps: dict[int, int]) -> dict[int, int]:
         shifts: dict[int, int] = {}
         for number, lifted in self.inputs.items():
             if number in self.bases:
@@ -288,6 +313,22 @@ class _Planner:
             if base is self.first[base.alias.storage]:
                 shifts[number] = base.version - bumps.get(self._counter(number), 0)
         return {number: shift for number, shift in shifts.items() if shift}
+
+    def _late_versions(self, steps: tuple[Step, ...]) -> dict[int, int]:
+        """Objects with a counter of their own that the steps make, or that they set back for a while."""
+        late = {step.stamp[0]: self.returned[step.stamp[0]].version for step in steps if isinstance(step, Replay) and step.stamp}
+        for number, base in self.bases.items():
+            is_own = number not in self.inputs and number not in self.returned and self._counter(number) == number
+            if is_own and base.version:
+                late[number] = base.version
+        return late
+
+
+def _is_leaf(ghost: torch.Tensor) -> bool:
+    try:
+        return ghost.is_leaf
+    except RuntimeError:  # autograd refuses to tell: a view of several whose base was written
+        return False
 
 
 def _refs(value: Any) -> Any:

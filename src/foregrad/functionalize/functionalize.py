@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from foregrad.errors import CaptureError
-from foregrad.functionalize.overlap import share_elements
+from foregrad.functionalize.overlap import covered, overlaps_itself, share_elements
 from foregrad.functionalize.variants import Pure, variant_of
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
@@ -179,6 +179,8 @@ class Functionalizer:
 
     def _check_overlap(self, op: Op) -> None:
         for written in op.writes:
+            if overlaps_itself(written):
+                raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
             for other in _flat(op.args) + _flat(list(op.kwargs.values())):
                 if other.storage is written.storage and other.geometry != written.geometry:
                     if share_elements(written, other):
@@ -238,9 +240,20 @@ class Functionalizer:
         args = (node, list(alias.size), list(alias.stride), alias.offset)
         return self.emit(aten.as_strided.default, args, alias.spec)
 
+    def current(self) -> dict[fx.Node, Alias]:
+        """For each node, an alias whose present value it is."""
+        return {
+            node: alias
+            for alias, (node, generation) in self._values.items()
+            if alias.storage in self._contents and self._contents[alias.storage].generation == generation
+        }
+
     def write(self, alias: Alias, value: fx.Node) -> None:
         """Let an alias, and through it the whole storage, have a new value."""
         contents = self._contents[alias.storage]
+        if contents.flat and alias.storage.kind == "input" and self._op is not None:
+            if not covered(alias, [a for a in alias.storage.aliases if a.op is None]):
+                raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
         new = self._whole(alias, value, contents)
         contents.node = new
         contents.generation += 1
@@ -272,7 +285,7 @@ class Functionalizer:
             if at.parent is None or at.op is None or at.op >= len(self.ops) or at.parent.storage is not alias.storage:
                 return None
             op = self.ops[at.op]
-            func = op.func if op.is_view else out_of_place(op.func)
+            func = aten.alias.default if op.func is SET_DATA else (op.func if op.is_view else out_of_place(op.func))
             inverse = INVERSES.get(func) if func is not None else None
             if inverse is None:
                 return None

@@ -20,6 +20,26 @@ def share_elements(a: Alias, b: Alias) -> bool:
     return bool(torch.isin(_places(a), _places(b)).any())
 
 
+def covered(alias: Alias, by: list[Alias]) -> bool:
+    """Whether every element of an alias belongs to one of the others; large tensors count as covered by their range."""
+    if any(alias.geometry == other.geometry for other in by):
+        return True
+    if alias.spec.extent > _FEW or any(other.dtype != alias.dtype or other.spec.extent > _FEW for other in by):
+        return True
+    inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64)
+    return bool(torch.isin(_places(alias), inside).all())
+
+
+def overlaps_itself(alias: Alias) -> bool:
+    """Whether two indices of an alias may be one element: each stride must reach past all that the smaller ones span."""
+    reach = 0
+    for stride, size in sorted((stride, size) for size, stride in zip(alias.size, alias.stride, strict=True) if size > 1):
+        if stride <= reach:
+            return 0 not in alias.size
+        reach += (size - 1) * stride
+    return False
+
+
 def _places(alias: Alias) -> torch.Tensor:
     """The offset of every element."""
     places = torch.tensor([alias.offset])

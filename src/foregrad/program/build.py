@@ -53,6 +53,7 @@ class _Builder:
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
 
     def build(self, name: str) -> Program:
         stage, recording = self.stage, self.stage.recording
@@ -67,6 +68,7 @@ class _Builder:
         self.functional.phase = 0
         if stage.phase == 0:
             self._add_results()
+        self._find_homes()
         live = self._add_backward(ops)
         graph = self._finish()
         calling = self._calling(live)
@@ -147,6 +149,21 @@ class _Builder:
     def _object_name(self, number: int) -> str:
         lifted = self.effects.inputs.get(number)
         return lifted.name if lifted is not None else f"object {number}"
+
+    def _find_homes(self) -> None:
+        """Values that lie in the memory of an input or of a result once the call is over: there autograd saves them."""
+        written = {base.alias.storage: base for base in self.effects.returned.values()}
+        targets = {s.target: s for s in self.effects.steps if isinstance(s, Copy)}
+        storages = {self.effects.inputs[n].alias.storage: n for n in targets if n in self.effects.inputs}
+        for node, alias in self.functional.current().items():
+            number = storages.get(alias.storage)
+            if number is not None and self.stage.results.renames.get(number) is None and not alias.bits:
+                if alias.dtype == self.effects.inputs[number].spec.dtype and node.op == "call_function":
+                    self.homes[node] = (number, alias)
+            elif alias.storage in written and alias.storage in self.forward_writes and node.op == "call_function":
+                base = written[alias.storage]
+                if alias.dtype == base.alias.dtype and not alias.bits:
+                    self.homes[node] = (base.alias.object, alias)
 
     # -- backward ---------------------------------------------------------------------------------------
 
@@ -233,7 +250,10 @@ class _Builder:
         sensitive = {
             number for number, l in effects.inputs.items() if l.alias.storage in self.functional.offset_sensitive
         }
+        homes = {node.name: home for node, home in self.homes.items()}
+        sensitive |= {n for n, a in homes.values() if n in effects.inputs and a.geometry != effects.inputs[n].alias.geometry}
         return Calling(
+            homes=homes,
             inputs=tuple(self.lifted),
             outputs=tuple(self.objects),
             gradients=self.stage.inputs,

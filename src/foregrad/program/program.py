@@ -32,6 +32,7 @@ class Calling:
     backward_error: Exception | None
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
     stored: tuple[tuple[Any, str, int], ...]  # attributes to set: module, name, object
+    homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
 
 @dataclass(frozen=True, eq=False)

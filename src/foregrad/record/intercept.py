@@ -76,6 +76,11 @@ class Intercept(TorchFunctionMode):
     def set_data(self, func: Any, args: Any, kwargs: Any) -> None:
         target, source = args
         before, taken = self._recorder.alias(target), self._recorder.alias(source)
+        if target.requires_grad and (before.size, before.dtype) != (taken.size, taken.dtype):
+            refuse(
+                f"gives a tensor {before.spec} that needs a gradient the data of a {taken.spec}",
+                "Give it data of its own shape and dtype.",
+            )
         func(target, source)
         index = len(self._recorder.ops)
         after = self._recorder.register(target, storage=taken.storage, parent=taken, op=index)

@@ -26,6 +26,7 @@ from foregrad.substrate import (
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
+    version_of,
 )
 
 aten = torch.ops.aten
@@ -40,6 +41,13 @@ _DECIDE_SHAPE = {
     aten.masked_select.default: (1,),
     aten.index.Tensor: (1,),
     aten.repeat_interleave.Tensor: (0,),
+}
+_SETS = {
+    aten.set_.default,
+    aten.set_.source_Tensor,
+    aten.set_.source_Tensor_storage_offset,
+    aten.set_.source_Storage,
+    aten.set_.source_Storage_storage_offset,
 }
 _NOWHERE = Origin(None, 0, "")
 
@@ -180,13 +188,14 @@ class Recorder(TorchDispatchMode):
         result = func(*[self._ghost(a) for a in args], **kwargs)
         parent = next((a for a in op_args if isinstance(a, Alias)), None)
         index = len(self.ops)
+        version = version_of(self.objects[parent.object]) if parent is not None else 0
 
         def register(value: Any, position: int) -> Any:
             if isinstance(value, torch.Tensor):
                 return self.register(value, parent=parent, op=index, position=position)
             return [register(v, i) for i, v in enumerate(value)]
 
-        self.append(func, op_args, op_kwargs, register(result, 0), is_view=True)
+        self.append(func, op_args, op_kwargs, register(result, 0), is_view=True, version=version)
         return result
 
     def _without_storages(self, func: Any, args: Any, op_args: Any) -> tuple[Any, Any, Any]:
@@ -208,6 +217,11 @@ class Recorder(TorchDispatchMode):
         target, before = given[0], op_args[0]
         if self.phase and before.storage.kind == "input":
             raise CaptureError(f"backward changes the geometry of an input.\n{self._where()}")
+        if target.requires_grad and torch.is_grad_enabled() and func in _SETS:
+            raise CaptureError(
+                f"`set_` on a tensor that needs a gradient; autograd has no formula for it.\n{self._where()}\n"
+                "Do it inside torch.no_grad()."
+            )
         num_bytes = target.untyped_storage().nbytes()
         result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
         storage = self._storage_of.get(target.untyped_storage()._cdata)
@@ -326,6 +340,11 @@ class Recorder(TorchDispatchMode):
         """An `out=` argument of another shape is resized, then written: two ops, the first of which bumps no version."""
         for place, made in outcome.resized:
             target = given[place]
+            if target.requires_grad or sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given) > 1:
+                raise CaptureError(
+                    f"an out= argument {self.alias(target).spec} is resized that needs a gradient or is read too.\n"
+                    f"{self._where()}\nGive it the shape of the result, or leave out= away."
+                )
             self.silent.add(len(self.ops))
             self._change_metadata(
                 aten.resize_.default, (target, list(made.size)), {}, (self.alias(target), list(made.size)), {}, [target]
@@ -364,6 +383,7 @@ class Recorder(TorchDispatchMode):
             is_view=more.get("is_view", False),
             rebased=more.get("rebased", ()),
             redraws=more.get("redraws"),
+            version=more.get("version", 0),
             renames=more.get("renames"),
         )
         self.ops.append(op)

@@ -88,6 +88,10 @@ class Recording:
                 with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
+            except RuntimeError as error:
+                if any(_is_leaf_view(lifted) for lifted in self.inputs.all) and "inplace" in str(error):
+                    raise CaptureError(f"a leaf that is a view of another tensor is written: {error}") from error
+                raise
             finally:
                 torch.set_grad_enabled(mode)
                 if not torch.equal(torch.default_generator.get_state(), state):
@@ -189,6 +193,11 @@ class Recording:
         ghost = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, Spec(spec.shape, spec.stride, spec.dtype, spec.device))
+
+
+def _is_leaf_view(lifted: Lifted) -> bool:
+    """A leaf made by `requires_grad_()` on a view: autograd judges writes to it by its base, which is not recorded."""
+    return lifted.is_leaf and lifted.required_grad and lifted.real is not None and lifted.real._base is not None
 
 
 def forward_ops(recording: Recording) -> list[Op]:

@@ -104,6 +104,7 @@ class Op:
     grad_enabled: bool
     origin: Origin
     is_view: bool = False
+    version: int = 0  # of what a view is made of
     rebased: tuple[int, ...] = ()  # objects whose history a differentiable write changes
     redraws: int | None = None  # the op whose random numbers a checkpoint draws again
     renames: Alias | None = None  # the alias that the written object had before a change of its metadata

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from foregrad.functionalize.effects import Ref, siblings
 from foregrad.record.inputs import Lifted
-from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, set_mode
+from foregrad.partition.split import Saved
+from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, over_memory, set_mode
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward, restrided
 from foregrad.runtime.source import Source
-from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, tree_unflatten
+from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, set_version, tree_unflatten, version_of
 
 
 class CallWriter:
@@ -47,7 +49,8 @@ class CallWriter:
         if self.sources:
             # Inside `no_grad` a function may enable gradients again: what it returns then has a history.
             set_mode(source, grad_enabled, True)
-            source.line(f"{self._results()} = {source.name('run', self._function().apply)}({self._arguments()})")
+            with self._final_versions(source):
+                source.line(f"{self._results()} = {source.name('run', self._function().apply)}({self._arguments()})")
             set_mode(source, True, grad_enabled)
         else:
             self._run(source)
@@ -112,7 +115,11 @@ class CallWriter:
         emit_version_shifts(source, self.effects, inputs=False)
         for number, first in self.others.items():
             base = self.effects.returned[number]
-            how = "detach" if base.version == self.effects.returned[first].version else "data"
+            how = "detach" if self.effects.counters[number] == self.effects.counters[first] else "data"
+            if base.alias.dtype != self.effects.returned[first].alias.dtype:
+                geometry = source.name("geometry", base.alias.geometry)
+                source.line(f"o{number} = {source.name('over_memory', over_memory)}(o{first}, {geometry})")
+                continue
             source.line(f"o{number} = {look(f'o{first}', base.alias.geometry, how)}")
 
     # -- with autograd ----------------------------------------------------------------------------------
@@ -146,17 +153,42 @@ class CallWriter:
             source.line(f"return {self._results()}")
         return source.load("forward")
 
-    def _saved(self) -> str:
-        names = []
+    @contextmanager
+    def _final_versions(self, source: Source) -> Iterator[None]:
+        """Let the counters of inputs stand, while values in their memory are saved, where they will stand in the end:
+        a later write by the user is then noticed, and the effects of this call are not."""
+        numbers = set()
         for saved in self.halves.saved:
-            if saved.source == "input":
-                names.append(self._name(self.inputs[saved.place]))
-            elif saved.source == "output":
-                # Not the result itself, whose history is this very node, but its memory and version counter.
-                names.append(f"{self._result_name(self.halves.outputs[saved.place])}.detach()")
-            else:
-                names.append(f"v{saved.place}")
+            home = self.calling.homes.get(saved.name)
+            number = self.inputs[saved.place].alias.object if saved.source == "input" else (home[0] if home else None)
+            if number in self.effects.inputs and self.effects.bumps.get(number):
+                numbers.add(number)
+        set_to, get = source.name("set_version", set_version), source.name("version_of", version_of)
+        for number in numbers:
+            source.line(f"{set_to}(o{number}, {get}(o{number}) + {self.effects.bumps[number]})")
+        yield
+        for number in numbers:
+            source.line(f"{set_to}(o{number}, {get}(o{number}) - {self.effects.bumps[number]})")
+
+    def _saved(self) -> str:
+        names = [self._saved_value(saved) for saved in self.halves.saved]
         return ", ".join([*names, *(f"c{i}" for i in range(len(self.carried)))])
+
+    def _saved_value(self, saved: Saved) -> str:
+        if saved.source == "input":
+            return self._name(self.inputs[saved.place])
+        home = self.calling.homes.get(saved.name)
+        if home is not None:
+            number, alias = home
+            known = self.effects.inputs.get(number)
+            whole = known.alias if known is not None else self.effects.returned[number].alias
+            if alias.geometry == whole.geometry:
+                return f"o{number}.detach()"
+            return look(f"o{number}", alias.geometry, "detach")
+        if saved.source == "output":
+            # Not the result itself, whose history is this very node, but its memory and version counter.
+            return f"{self._result_name(self.halves.outputs[saved.place])}.detach()"
+        return f"v{saved.place}"
 
     def _not_differentiable(self) -> list[str]:
         roles = [o.role for o in self.program.signature.outputs]

@@ -84,6 +84,8 @@ def emit_late_shifts(source: Source, effects: Effects) -> None:
         if shift < 0:
             now = f"{source.name('version_of', version_of)}(o{number}) - {-shift}"
             source.line(f"{source.name('set_version', set_version)}(o{number}, {now})")
+    for number, version in effects.late_versions.items():
+        source.line(f"{source.name('set_version', set_version)}(o{number}, {version})")
 
 
 def emit_steps(source: Source, steps: tuple[Step, ...], places: dict[Alias, int], grad_enabled: bool) -> bool:
@@ -97,6 +99,8 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
     target = f"o{step.target}"
     if isinstance(step, Replay):
         grad_enabled = set_mode(source, grad_enabled, step.grad_enabled)
+        if step.stamp is not None:
+            source.line(f"{source.name('set_version', set_version)}(o{step.stamp[0]}, {step.stamp[1]})")
         args = ", ".join([_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()])
         if step.func is SET_DATA:
             source.line(f"{target}.data = o{step.args[1].object}")
@@ -135,6 +139,12 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
     elif isinstance(step, RequireGrad):
         source.line(f"{target}.requires_grad_({step.flag})")
     return grad_enabled
+
+
+def over_memory(tensor: torch.Tensor, geometry: Any) -> torch.Tensor:
+    """A new tensor over the memory of another, of any dtype."""
+    size, stride, offset, dtype = geometry
+    return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
 
 
 def look(name: str, geometry: Any, how: str) -> str:
