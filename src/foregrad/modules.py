@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import copy
 import copyreg
-from functools import cache
 from typing import Any
 
 import torch
+from torch.nn.parameter import UninitializedTensorMixin
 
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Compiled, Pass
@@ -19,8 +19,6 @@ from foregrad.compile import Compiled, Pass
 
 class CompiledForward:
     """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
-
-    __slots__ = ()
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return compiled_of(self)(*args, **kwargs)
@@ -37,16 +35,31 @@ class CompiledForward:
         return copyreg._reconstructor, (type(module), object, None), state  # type: ignore[attr-defined]
 
 
+class LazyForward(CompiledForward):
+    """Mixed in where parameters get their shapes at the first call, which runs the module itself."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = compiled_of(self).target
+        result = module(*args, **kwargs)
+        if not is_lazy(module):
+            self.__class__ = _class_for(module, compiled_of(self).passes)
+        return result
+
+
+def is_lazy(module: torch.nn.Module) -> bool:
+    return any(isinstance(p, UninitializedTensorMixin) for p in (*module.parameters(), *module.buffers()))
+
+
 def compile_module(module: torch.nn.Module, passes: tuple[Pass, ...]) -> Any:
-    made = object.__new__(_class_for(type(module)))
+    """A twin of a module that shares all its state, and runs captured programs."""
+    made = object.__new__(_class_for(module, passes))
     object.__setattr__(made, "__dict__", module.__dict__)
-    object.__setattr__(made, "_foregrad", ForwardOf(module, passes))
     return made
 
 
 def compiled_of(module: Any) -> ForwardOf:
     """The compiled forward of a compiled module."""
-    return object.__getattribute__(module, "_foregrad")  # type: ignore[no-any-return]
+    return type(module)._foregrad  # type: ignore[no-any-return]
 
 
 class ForwardOf(Compiled):
@@ -62,9 +75,11 @@ class ForwardOf(Compiled):
         return capture_call(self.target, args, kwargs, call=self._forward)
 
 
-@cache
-def _class_for(original: type) -> type:
-    members = {"__slots__": ("_foregrad",), "__module__": original.__module__, "__doc__": original.__doc__}
-    made = type(original.__name__, (CompiledForward, original), members)
+def _class_for(module: torch.nn.Module, passes: tuple[Pass, ...]) -> type:
+    """A class for one compiled module: the module's own, with another forward."""
+    original = type(module)
+    mixin = LazyForward if is_lazy(module) else CompiledForward
+    members = {"__module__": original.__module__, "__doc__": original.__doc__, "_foregrad": ForwardOf(module, passes)}
+    made = type(original.__name__, (mixin, original), members)
     made.__qualname__ = original.__qualname__
     return made

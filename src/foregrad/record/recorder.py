@@ -441,7 +441,7 @@ class Recorder(TorchDispatchMode):
 
     def _note_live(self, node: Any) -> None:
         """Inputs kept as attributes of a custom Function's context are read as they are when backward runs."""
-        for value in vars(node).values():
+        for value in getattr(node, "__dict__", {}).values():
             if isinstance(value, torch.Tensor) and id(value) in self._alias_of:
                 storage = self._alias_of[id(value)].storage
                 if storage.kind == "input":

@@ -5,7 +5,7 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -148,10 +148,10 @@ class GuardWriter:
             else:
                 self.miss_if(f"{name} is not {self.source.name('object', value)}")
             if is_dataclass(value):
-                for key, item in vars(value).items():
+                for one in fields(value):
                     inner = self._fresh()
-                    self.source.line(f"{inner} = {name}.{key}")
-                    self._value(inner, item)
+                    self.source.line(f"{inner} = {name}.{one.name}")
+                    self._value(inner, getattr(value, one.name))
         if structure.is_leaf():
             return
         inner, found = self._fresh(), self._fresh()
