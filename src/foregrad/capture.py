@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -52,6 +54,23 @@ def capture_call(
     target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = (), call: Callable[..., Any] | None = None
 ) -> Captured:
     """Capture one call. `call` runs a module in a way of its own; the real tensors are still held."""
+    with _no_garbage_collection():
+        return _capture_call(target, args, kwargs, state, call)
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A capture makes many objects that stay: looking through them again and again would make its cost grow."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any) -> Captured:
     function, body = _function_of(target)
     recording = Recording({})
     modules = recording.modules

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch import fx
 from torch._C import DispatchKey, DispatchKeySet
 from torch._C import DisableTorchFunction as no_function_modes
 from torch._C import _current_autograd_node as current_autograd_node
@@ -31,6 +32,7 @@ from torch._subclasses.fake_tensor import (
 )
 import torch.utils.checkpoint
 from torch.autograd.function import BackwardCFunction
+from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -67,6 +69,7 @@ __all__ = [
     "exclude_keys",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
+    "lazy_graph_module",
     "neg_view",
     "next_sequence_number",
     "no_dispatch_modes",
@@ -117,6 +120,11 @@ def under_foreign_control() -> bool:
         or num_function_modes()
         or torch.autograd.forward_ad._current_level >= 0
     )
+
+
+def lazy_graph_module(constants: dict[str, torch.Tensor], graph: fx.Graph, name: str) -> fx.GraphModule:
+    """A graph module whose Python code is written when it is first run or printed: most are only looked at."""
+    return _LazyGraphModule(constants, graph, class_name=name)
 
 
 def run_engine(

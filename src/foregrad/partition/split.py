@@ -10,6 +10,7 @@ from torch import fx
 
 from foregrad.program.clean import clean, is_view
 from foregrad.program.program import Program
+from foregrad.substrate import lazy_graph_module
 from foregrad.words.spec import Spec
 
 
@@ -60,15 +61,16 @@ class _Splitter:
 
     def split(self) -> Halves:
         late = [n for n in self.placeholders if self._is_late(n)]
+        is_late, given_out = set(late), {o for o in self.forward_outputs if isinstance(o, fx.Node)}
         backward, boundary = self._half(self._is_late, self.backward_outputs)
-        boundary = [n for n in boundary if n not in late]
-        values = [n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first]
-        values = [n for n in values if n not in self.forward_outputs]
+        boundary = [n for n in boundary if n not in is_late]
+        values = [n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first and n not in given_out]
         forward, needed = self._half(
             lambda n: self._phase(n) == self.first and n.op != "placeholder", [*self.forward_outputs, *values]
         )
-        inputs = [n for n in self.placeholders if self._phase(n) == self.first and n not in late]
-        kept = [n for n in dict.fromkeys([*needed, *boundary]) if n not in inputs and n not in forward]
+        inputs = [n for n in self.placeholders if self._phase(n) == self.first and n not in is_late]
+        known = {*inputs, *forward}
+        kept = [n for n in dict.fromkeys([*needed, *boundary]) if n not in known]
         kept.sort(key=self.order.__getitem__)
         place = {n: i for i, n in enumerate(self.placeholders)}
         return Halves(
@@ -77,7 +79,7 @@ class _Splitter:
             inputs=tuple(place[n] for n in inputs),
             kept=tuple(self._describe(n, "kept", i) for i, n in enumerate(kept)),
             outputs=tuple(self.forward_places),
-            saved=tuple(self._saved(n, inputs, kept, values) for n in boundary),
+            saved=self._saved(boundary, inputs, kept, values),
             tangents=tuple(place[n] for n in late),
             gradients=tuple(self.backward_places),
         )
@@ -105,14 +107,13 @@ class _Splitter:
                 boundary.add(node)
         return inside, sorted(boundary, key=self.order.__getitem__)
 
-    def _saved(self, node: fx.Node, inputs: list[fx.Node], kept: list[fx.Node], values: list[fx.Node]) -> Saved:
-        if node in inputs:
-            return self._describe(node, "input", inputs.index(node))
-        if node in kept:
-            return self._describe(node, "kept", kept.index(node))
-        if node in values:
-            return self._describe(node, "value", values.index(node))
-        return self._describe(node, "output", self.forward_outputs.index(node))
+    def _saved(
+        self, boundary: list[fx.Node], inputs: list[fx.Node], kept: list[fx.Node], values: list[fx.Node]
+    ) -> tuple[Saved, ...]:
+        outputs = [o for o in self.forward_outputs]
+        homes = {"output": outputs, "value": values, "kept": kept, "input": inputs}
+        found = {node: (source, place) for source, nodes in homes.items() for place, node in enumerate(nodes)}
+        return tuple(self._describe(node, *found[node]) for node in boundary)
 
     def _describe(self, node: fx.Node, source: str, place: int) -> Saved:
         key = node.meta.get("key") or node.meta.get("tangent") or ("input", node.name)
@@ -130,4 +131,4 @@ class _Splitter:
         graph.output(tuple(copies[o] if isinstance(o, fx.Node) else None for o in outputs))
         clean(graph)
         constants = {str(n.target): getattr(self.program.graph, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
-        return fx.GraphModule(constants, graph, class_name=name)
+        return lazy_graph_module(constants, graph, name)

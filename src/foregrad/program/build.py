@@ -17,6 +17,7 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results
 from foregrad.record.trace import Alias
+from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
 from foregrad.words.spec import Spec
 
@@ -48,10 +49,12 @@ class _Builder:
     inputs: list[Input] = field(default_factory=list)
     outputs: list[Output] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
+    given_out: set[fx.Node] = field(default_factory=set)
     lifted: list[Lifted | None] = field(default_factory=list)
     objects: list[int | None] = field(default_factory=list)
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
+    last_input: fx.Node | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
 
@@ -88,9 +91,8 @@ class _Builder:
 
     def _input(self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | None) -> fx.Node:
         graph = self.functional.graph
-        last = next((n for n in reversed(graph.nodes) if n.op == "placeholder"), None)
-        with graph.inserting_after(last) if last is not None else graph.inserting_before():
-            node = graph.placeholder(self._unique(identifier(name)))
+        with graph.inserting_after(self.last_input) if self.last_input is not None else graph.inserting_before():
+            node = self.last_input = graph.placeholder(self._unique(identifier(name)))
         node.meta.update(spec=spec, phase=0, role=role)
         self.inputs.append(Input(role, name, spec))
         self.lifted.append(lifted)
@@ -132,10 +134,12 @@ class _Builder:
                 self._output(role, self._object_name(step.target), step.alias.spec, node, step.target)
 
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
-        if node is not None and node in self.nodes and role in ("output", "write", "accumulate") and number is not None:
+        if node is not None and node in self.given_out and role in ("output", "write", "accumulate") and number is not None:
             node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
         self.outputs.append(Output(role, name, spec))
         self.nodes.append(node)
+        if node is not None:
+            self.given_out.add(node)
         self.objects.append(number)
 
     def _result_name(self, number: int, base: Base) -> str:
@@ -239,7 +243,7 @@ class _Builder:
         graph.output(tuple(self.nodes))
         clean(graph)
         graph.lint()
-        return fx.GraphModule(self.constants, graph, class_name="Program")
+        return lazy_graph_module(self.constants, graph, "Program")
 
     def _calling(self, live: list[int]) -> Calling:
         recording, effects = self.stage.recording, self.effects

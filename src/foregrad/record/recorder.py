@@ -82,6 +82,10 @@ class Recorder(TorchDispatchMode):
         self._redrawn: dict[tuple[int, int], int] = {}
         self._recomputing: list[Any] = []
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # saves a wrapper around every op; nobody compiles a recording
+
     # -- what the tensors are -------------------------------------------------------------------------
 
     def knows(self, tensor: torch.Tensor) -> bool:
