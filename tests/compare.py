@@ -17,9 +17,11 @@ import copy
 import dataclasses
 import functools
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
@@ -60,11 +62,13 @@ def assert_same(
     calls: int = 1,
     backward: bool = True,
     kwargs: Callable[[], dict[str, Any]] = dict,
+    without: tuple[str, ...] = (),
 ) -> Any:
     """Call `fn` eagerly and compiled on fresh inputs and compare; return the compiled object.
 
     With several `make_inputs` the one compiled object is called with each in turn, all of it `calls` times.
-    A module is copied for each side, and its parameters and buffers count as inputs.
+    A module is copied for each side, and its parameters and buffers count as inputs. `without` names details of
+    tensors, such as `_version`, that may differ; a test that needs it says why.
     """
     makers = [make_inputs] if callable(make_inputs) else list(make_inputs)
     reference, target = (copy.deepcopy(fn), copy.deepcopy(fn)) if isinstance(fn, nn.Module) else (fn, fn)
@@ -73,10 +77,36 @@ def assert_same(
     for number, make in enumerate(makers * calls, start=1):
         expected = _observe(reference, reference, make, kwargs, backward)
         found = _observe(subject, target, make, kwargs, backward)
-        _check(expected, found, f"call {number} of {len(makers) * calls}")
+        _check(_less(expected, without), _less(found, without), f"call {number} of {len(makers) * calls}")
         has_returned |= not isinstance(expected.get("call"), Raised)
     assert not has_returned or fg.explain(subject).captures, "the program ran, but it was never captured"
     return subject
+
+
+def assert_refused(fn: Callable[..., Any], args: tuple[Any, ...], at: str) -> None:
+    """Compiled, `fn` raises a CaptureError that names its line with the text `at`, and leaves its inputs as they were."""
+    inputs = {"args": args, "grads": [t.grad for _, t in _tensors({"args": args}) if t.is_leaf]}
+    before = _facts(inputs) | _ambience()
+    with refused(fn, at):
+        compiled(fn)(*args)
+    inputs["grads"] = [t.grad for _, t in _tensors({"args": args}) if t.is_leaf]
+    _check(before, _facts(inputs) | _ambience(), "what a refused call leaves behind")
+
+
+@contextlib.contextmanager
+def refused(fn: Callable[..., Any], at: str) -> Iterator[None]:
+    """The block raises a CaptureError that names the line of `fn` with the text `at`."""
+    with pytest.raises(fg.CaptureError) as caught:
+        yield
+    assert re.search(location(fn, at), str(caught.value)), str(caught.value)
+
+
+def location(fn: Callable[..., Any], text: str) -> str:
+    """A pattern for `file:line` of the line of `fn` that holds `text`, in either of the usual spellings."""
+    lines, start = inspect.getsourcelines(fn)
+    (number,) = [start + offset for offset, line in enumerate(lines) if text in line]
+    file = (inspect.getsourcefile(fn) or "").rsplit("/", 1)[-1]
+    return rf"{re.escape(file)}(:|\"?, line ){number}\b"
 
 
 def same_as_eager(story: Callable[..., Any]) -> Callable[..., None]:
@@ -223,6 +253,10 @@ def _details(t: Tensor, without: tuple[str, ...] = ()) -> Iterator[tuple[str, ob
         "values": Bits(t.detach().clone()) if _has_memory(t) else "freed",
     }
     return ((name, fact) for name, fact in details.items() if name not in without)
+
+
+def _less(facts: Facts, without: tuple[str, ...]) -> Facts:
+    return {name: fact for name, fact in facts.items() if not name.endswith(tuple(f".{field}" for field in without))}
 
 
 def _walk(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

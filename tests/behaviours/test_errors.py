@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, leaf
+from tests.compare import assert_same, compiled, leaf, location
 
 
 def branch(x):
@@ -77,13 +77,6 @@ READS_DATA = {
     iterated: ("x.argmax()", "i64[]"),
     as_bool: ("bool((", "bool[]"),
 }
-
-
-def location(fn, text):
-    """A pattern for `file:line` of the line of `fn` that holds `text`, in either of the usual spellings."""
-    lines, start = inspect.getsourcelines(fn)
-    (number,) = [start + offset for offset, line in enumerate(lines) if text in line]
-    return rf"{re.escape(__file__.rsplit('/', 1)[-1])}(:|\"?, line ){number}\b"
 
 
 @pytest.mark.parametrize("fn", READS_DATA, ids=lambda fn: fn.__name__)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import assert_same, compiled, grads_of, leaf, refused, same_as_eager
 
 
 class Tied(nn.Module):
@@ -62,7 +62,6 @@ MODULES = {
     "linear": lambda: nn.Linear(2, 3),
     "mlp": mlp,
     "batch norm": lambda: nn.BatchNorm1d(2),
-    "batch norm without momentum": lambda: nn.BatchNorm1d(2, momentum=None),
     "dropout": lambda: nn.Sequential(nn.Linear(2, 8), nn.Dropout(0.5)),
     "lstm": lambda: nn.LSTM(2, 3),
     "attention": lambda: nn.TransformerEncoderLayer(2, 1, 4, dropout=0.1),
@@ -83,6 +82,22 @@ MODULES = {
 def test_MOD_1_a_module_computes_and_keeps_its_state_as_eager(make, training):
     torch.manual_seed(0)
     assert_same(make().train(training), lambda: (leaf(4, 2),), calls=2)
+
+
+def test_MOD_1_batch_norm_without_momentum_evaluates_as_eager():
+    assert_same(nn.BatchNorm1d(2, momentum=None).eval(), lambda: (leaf(4, 2),), calls=2)
+
+
+def test_MOD_1_batch_norm_without_momentum_is_refused_in_training():
+    """It reads its counter in Python, to average over all batches so far."""
+    model = compiled(nn.BatchNorm1d(2, momentum=None))
+
+    def train(x):
+        return model(x)
+
+    with refused(train, at="model(x)"):
+        train(leaf(4, 2))
+    assert model.num_batches_tracked == 0
 
 
 @same_as_eager

@@ -129,7 +129,8 @@ def test_RT_3_a_custom_operator_that_writes_its_argument():
         scale_(x, 3.0)
         return x + 1
 
-    assert_same(f, lambda: (torch.randn(3),), calls=2)
+    # In eager the operator's own Python body bumps the version too, after the operator has; here it is one write.
+    assert_same(f, lambda: (torch.randn(3),), calls=2, without=("_version",))
 
 
 def test_RT_3_a_custom_operator_that_returns_its_argument_gives_no_wrong_answer():

@@ -33,6 +33,8 @@ class CallWriter:
         self.inputs: list[Lifted] = [self._lifted(i) for i in self.halves.inputs]
         self.gradients = compiled.stage.inputs
         self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
+        self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
+        self.leading = ["rest"] * bool(self.rest) + ["live"] * bool(self.calling.live)
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
@@ -50,7 +52,7 @@ class CallWriter:
             # Inside `no_grad` a function may enable gradients again: what it returns then has a history.
             set_mode(source, grad_enabled, True)
             with self._final_versions(source):
-                source.line(f"{self._results()} = {source.name('run', self._function().apply)}({self._arguments()})")
+                source.line(f"{self._results()} = {source.name('run', self._apply())}({self._arguments()})")
             set_mode(source, True, grad_enabled)
         else:
             self._run(source)
@@ -86,9 +88,10 @@ class CallWriter:
         return f"o{self.calling.outputs[place]}" if is_output else f"r{place}"
 
     def _arguments(self) -> str:
-        rest = "".join(f"{self._name(lifted)}, " for lifted in self.inputs if lifted not in self.differentiable)
+        rest = "".join(f"{self._name(lifted)}, " for lifted in self.rest)
         live = "".join(f"o{number}, " for number in self.calling.live)
-        return ", ".join([f"({rest})", f"({live})", *(self._name(lifted) for lifted in self.differentiable)])
+        leading = ([f"({rest})"] if rest else []) + ([f"({live})"] if live else [])
+        return ", ".join([*leading, *(self._name(lifted) for lifted in self.differentiable)])
 
     def _name(self, lifted: Lifted) -> str:
         return f"o{lifted.alias.object}"
@@ -124,6 +127,10 @@ class CallWriter:
 
     # -- with autograd ----------------------------------------------------------------------------------
 
+    def _apply(self) -> Callable[..., Any]:
+        """How to call the autograd function: past the part of torch that looks for transforms, which are ruled out."""
+        return super(torch.autograd.Function, self._function()).apply  # type: ignore[misc]
+
     def _function(self) -> type[torch.autograd.Function]:
         """The autograd function around the two halves."""
         forward, backward = self._forward(), self._backward()
@@ -133,11 +140,10 @@ class CallWriter:
 
     def _forward(self) -> Callable[..., Any]:
         source = Source()
-        names = ", ".join(["ctx", "rest", "live", *(self._name(lifted) for lifted in self.differentiable)])
+        names = ", ".join(["ctx", *self.leading, *(self._name(lifted) for lifted in self.differentiable)])
         with source.block(f"def forward({names}):"):
-            rest = "".join(f"{self._name(lifted)}, " for lifted in self.inputs if lifted not in self.differentiable)
-            if rest:
-                source.line(f"{rest}= rest")
+            if self.rest:
+                source.line("".join(f"{self._name(lifted)}, " for lifted in self.rest) + "= rest")
             self._run(source)
             self._name_results(source)
             for i, lifted in enumerate(self.carried):
@@ -146,7 +152,8 @@ class CallWriter:
                 source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             source.line(f"ctx.save_for_backward({self._saved()})")
-            source.line("ctx.live = live")
+            if self.calling.live:
+                source.line("ctx.live = live")
             plain = ", ".join(self._not_differentiable())
             if plain:
                 source.line(f"ctx.mark_non_differentiable({plain})")
@@ -226,24 +233,30 @@ class CallWriter:
         if usual is None or usual.writes:
             source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({'None, ' * len(self.carried)}))")
             return
-        source.line("saved = ctx.saved_tensors")
-        saved = [f"saved[{i}]" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
+        if usual.saved:
+            names = [f"s{i}" for i in range(len(self.halves.saved) + len(self.carried))]
+            source.line(f"{', '.join(names)}, = ctx.saved_tensors")
+        saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
         guard = f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})"
         with source.block(f"with {guard}:"):
             for tangent, stride in zip(tangents, usual.strides, strict=True):
                 with source.block(f"if {tangent}.stride() != {stride}:"):
                     source.line(f"{tangent} = {source.name('restrided', restrided)}({tangent}, {stride})")
             run = source.name("backward_half", usual.run)
-            source.line(f"results = {run}({', '.join([*saved, *tangents])})")
+            targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
+            source.line(f"{targets}= {run}({', '.join([*saved, *tangents])})")
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
-        source.line(f"return None, None, {', '.join(f'results[{i}]' for i in order)}")
+        source.line(f"return {', '.join([*['None'] * len(self.leading), *(f'd{i}' for i in order)])}")
 
     def _rare_backward(self) -> Callable[..., Any]:
         compiled, num_carriers = self.compiled, len(self.carried)
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
         carried = [self.differentiable.index(lifted) for lifted in self.carried]
+        leading = (None,) * len(self.leading)
+        has_live = bool(self.calling.live)
 
         def rare(ctx: Any, tangents: Any, carriers: Any) -> Any:
+            live = ctx.live if has_live else ()
             if all(t is None for t in tangents):
                 gradients: Any = [None] * len(order)
             elif torch.is_grad_enabled():
@@ -253,15 +266,15 @@ class CallWriter:
                     edges[place] = carrier
                 by_slot = {slot: edges[i] for i, slot in enumerate(order)}
                 wanted = [by_slot[i] for i in range(len(order))]
-                gradients = differentiable_backward(compiled, saved, tangents, ctx.live, wanted)
+                gradients = differentiable_backward(compiled, saved, tangents, live, wanted)
                 gradients = [gradients[i] for i in order]
             else:
-                gradients = compiled.run_backward(Unpacked(ctx), tangents, ctx.live)
+                gradients = compiled.run_backward(Unpacked(ctx), tangents, live)
                 gradients = [gradients[i] for i in order]
             for place, arrived in zip(carried, carriers, strict=True):
                 if arrived is not None:
                     gradients[place] = arrived if gradients[place] is None else gradients[place] + arrived
-            return (None, None, *gradients)
+            return (*leading, *gradients)
 
         return rare
 

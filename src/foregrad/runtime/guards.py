@@ -43,6 +43,7 @@ class GuardWriter:
         self.bound: dict[int, str] = {}  # real tensors by id: the name that they are bound to
         self.by_real = {id(lifted.real): lifted for lifted in assumptions.lifted}
         self._num = 0
+        self._named: set[int] = set()
 
     def write(self) -> None:
         self._state()
@@ -73,7 +74,7 @@ class GuardWriter:
         args, kwargs = self.assumed.args, self.assumed.kwargs
         self.miss_if(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
         if args:
-            names = [self._fresh() for _ in args]
+            names = [self._argument_name(value) for value in args]
             self.source.line(f"{', '.join(names)}, = args")
             for name, value in zip(names, args, strict=True):
                 self._value(name, value)
@@ -88,6 +89,13 @@ class GuardWriter:
             name = self._fresh()
             self.source.line(f"{name} = {variable.emit(self.source)}")
             self._value(name, variable.value)
+
+    def _argument_name(self, value: Any) -> str:
+        """A tensor is bound to its name at once."""
+        lifted = self.by_real.get(id(value)) if isinstance(value, torch.Tensor) else None
+        name = f"o{lifted.alias.object}" if lifted is not None and id(value) not in self._named else self._fresh()
+        self._named.add(id(value))
+        return name
 
     def _fresh(self) -> str:
         self._num += 1
@@ -190,9 +198,10 @@ class GuardWriter:
         names = [name for _, name in tensors]
         guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)  # type: ignore[call-arg]
         self.miss_if(f"not {self.source.name('tensors_are_same', guards.check)}({', '.join(names)})")
+        leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
+        if leaves:
+            self.miss_if(" or ".join(leaves))
         for lifted, name in tensors:
-            if lifted.required_grad:
-                self.miss_if(f"{name}.is_leaf is not {lifted.is_leaf}")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
             if lifted.base is not None and self.assumed.checks_overlap:
