@@ -13,6 +13,8 @@ from typing import Any
 import torch
 
 
+from foregrad.errors import CaptureError
+from foregrad.functionalize.overlap import overlaps_itself
 from foregrad.record.inputs import Lifted
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
@@ -37,6 +39,13 @@ class Replay:
 
 #: Changes of metadata that leave the version counter alone.
 _BUMPS_NOTHING = {SET_DATA, torch.ops.aten.detach_.default}
+
+#: Changes of metadata after which a tensor may show less of its memory.
+_CHANGES_EXTENT = {
+    torch.ops.aten.resize_.default,
+    torch.ops.aten.resize_as_.default,
+    torch.ops.aten.as_strided_.default,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,10 +141,10 @@ class _Planner:
         self.renames = self.results.renames
         self.inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
         self.bases = {b.alias.object: b for b in self.results.bases}
-        self.last_write: dict[Storage, int] = {}
+        self.writes: dict[Storage, list[tuple[int, int]]] = {}  # op and object, in order
         for op in ops:
             for alias in op.writes:
-                self.last_write[alias.storage] = op.index
+                self.writes.setdefault(alias.storage, []).append((op.index, alias.object))
         self.returned = self._returned()
         for ghost in self.results.escaping:
             self._need(recorder.alias(ghost).object)
@@ -187,12 +196,27 @@ class _Planner:
                 if is_function_view(base.ghost):
                     self.steps.append((-1.0, Wrap(number)))
                 return
+            taken = self._taken_over(number)
+            if taken is not None:
+                self._need(taken.args[1].object)
+                self.steps.append((taken.index, Reshape(number, taken.args[1].object, taken.outputs.geometry, "data")))
+                later = [op for op in self.renames[number] if op.index > taken.index]
+                for op in later:
+                    self._replay(op, number, is_in_place=True)
+                return
             self._create(number)
         for op in self.renames.get(number, ()):
             for alias in op.args[1:]:
                 if isinstance(alias, Alias):
                     self._need(alias.object)
             self._replay(op, number, is_in_place=True)
+
+    def _taken_over(self, number: int) -> Op | None:
+        """The op by which a new tensor, of no interest before, took over another's memory."""
+        if self._first_alias(number).parent is not None:
+            return None
+        changes = [op for op in self.renames.get(number, ()) if isinstance(op.args[1] if len(op.args) > 1 else None, Alias)]
+        return changes[-1] if changes else None
 
     def _create(self, number: int) -> None:
         alias = self._first_alias(number)
@@ -203,6 +227,8 @@ class _Planner:
         source = self.bases.get(parent.object)
         if source is not None and source.kind == "fresh" and source.alias is not parent:
             # The base changed its geometry later, and is returned in its last one.
+            if source.alias.storage is not parent.storage:
+                raise CaptureError("the function returns a tensor whose memory it replaced, and a view of the old memory.")
             geometry = alias.geometry
             self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
         elif op.index in self.recording.intercept.unshared:
@@ -221,6 +247,8 @@ class _Planner:
         args = tuple(_refs(a) for a in op.args)
         kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
         is_silent = op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
+        if op.func in _CHANGES_EXTENT and op.renames is not None and op.renames.geometry == op.outputs.geometry:
+            return  # resized to what it was
         stamp = None if is_in_place else self._stamp(op, number)
         step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent, stamp)
         self.steps.append((op.index, step))
@@ -235,28 +263,31 @@ class _Planner:
         """Plan the copy into an input that was written, or into another look at its memory with its own history."""
         number = base.alias.object
         first = self._first_alias(number)
-        if first.storage not in self.last_write:
+        if first.storage not in self.writes:
             if base.needs_tangent:
                 is_input = base.kind == "input"
                 place = float(self.recording.num_forward) if is_input else (first.op or 0) + 0.1
                 step = Copy(number, base.alias, "grad") if is_input else Attach(number, base.alias)
                 self.steps.append((place, step))
             return
-        alias, place = first, float(self.last_write[first.storage])
+        alias, place = first, self._last_write(number, first.storage)
         for op in self.renames.get(number, ()):
-            if op.outputs.storage is not first.storage:
-                place = min(place, op.index - 0.5) if op.index < place else place
+            if op.outputs.storage is not first.storage or op.func in _CHANGES_EXTENT:
+                place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
                 break
             alias, place = op.outputs, max(place, float(op.index))
-        if base.kind == "alias":
-            self._write_alias(base, alias, place)
-            return
-        self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
+        if base.kind == "input":
+            if overlaps_itself(alias):
+                raise CaptureError("the function writes to a tensor some of whose elements are one place in memory.")
+            self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
+        elif base.needs_tangent:
+            self.steps.append((max(place, float(first.op or 0)) + 0.1, Attach(number, alias)))
 
-    def _write_alias(self, base: Base, alias: Alias, place: float) -> None:
-        number = base.alias.object
-        if base.needs_tangent:
-            self.steps.append((place + 0.6, Attach(number, alias)))
+    def _last_write(self, number: int, storage: Storage) -> float:
+        """The last write that the version counter of an object has counted; else the last one."""
+        writes, counter = self.writes[storage], self._counter(number)
+        counted = [index for index, target in writes if self._counter(target) == counter]
+        return float(counted[-1] if counted else writes[-1][0])
 
     def _how(self, base: Base) -> str:
         if base.needs_tangent:
@@ -275,11 +306,17 @@ class _Planner:
                 if step.flag:
                     before.append(step)
                 else:
-                    self.steps.append((self.recording.num_forward + 1.0, step))
+                    self.steps.append((-1.0, step))
+        asked = dict(self.recording.intercept.flags)
         for ghost in self.results.escaping:
             number = self.recording.recorder.alias(ghost).object
-            if number not in self.inputs and ghost.requires_grad and _is_leaf(ghost):
-                self.steps.append((self.recording.num_forward + 1.0, RequireGrad(number, True)))
+            inherits = ghost._base is not None and ghost._base.requires_grad
+            if number not in self.inputs and ghost.requires_grad and _is_leaf(ghost) and not inherits:
+                self.steps.append((asked.get(number, self._first_alias(number).op or 0) + 0.2, RequireGrad(number, True)))
+        for base in self.results.bases:
+            number = base.alias.object
+            if base.kind == "fresh" and base.ghost.requires_grad and _is_leaf(base.ghost) and base.ghost._base is None:
+                self.steps.append((asked.get(number, -1.0) + 0.2, RequireGrad(number, True)))
         before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
         return tuple(before)
 
@@ -318,8 +355,8 @@ class _Planner:
         """Objects with a counter of their own that the steps make, or that they set back for a while."""
         late = {step.stamp[0]: self.returned[step.stamp[0]].version for step in steps if isinstance(step, Replay) and step.stamp}
         for number, base in self.bases.items():
-            is_own = number not in self.inputs and number not in self.returned and self._counter(number) == number
-            if is_own and base.version:
+            is_made = number not in self.returned or base is not self.first[base.alias.storage]
+            if number not in self.inputs and is_made and self._counter(number) == number and base.version:
                 late[number] = base.version
         return late
 

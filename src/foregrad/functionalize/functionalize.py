@@ -18,7 +18,7 @@ from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, overlaps_itself, share_elements
 from foregrad.functionalize.variants import Pure, variant_of
 from foregrad.functionalize.views import INVERSES, out_of_place
-from foregrad.record.ghosts import GhostTable, Made
+from foregrad.record.ghosts import GhostTable, Made, kind_of
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias, Op, Origin, Storage
 from foregrad.words.spec import Spec
@@ -78,7 +78,7 @@ class Functionalizer:
 
     def _start(self, alias: Alias, node: fx.Node) -> None:
         storage = alias.storage
-        is_whole = alias.offset == 0 and alias.spec.is_dense and alias.spec.num_bytes == storage.handle.nbytes()
+        is_whole = alias.offset == 0 and alias.spec.is_contiguous and alias.spec.num_bytes == storage.handle.nbytes()
         is_simple = alias.offset == 0 and alias.spec.is_dense and storage.kind != "input"
         if (is_whole or is_simple) and alias is storage.root:
             self._contents[storage] = Contents(node, alias)
@@ -181,6 +181,9 @@ class Functionalizer:
         for written in op.writes:
             if overlaps_itself(written):
                 raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
+            if torch.Tag.pointwise not in op.func.tags and any(isinstance(w, str) for w in kind_of(op.func).writes):
+                if any(a.storage is written.storage and share_elements(a, written) for a in _flat(op.args)):
+                    raise self._refuse(op, "an op writes its result over its own argument")
             for other in _flat(op.args) + _flat(list(op.kwargs.values())):
                 if other.storage is written.storage and other.geometry != written.geometry:
                     if share_elements(written, other):

@@ -38,6 +38,7 @@ class Lifted:
     is_argument: bool
     spec: Spec
     is_leaf: bool
+    is_view: bool
     offset: int
     is_hidden: bool = False  # the base of arguments that is no argument itself
     role: str = "input"
@@ -168,8 +169,11 @@ class Inputs:
             raise CaptureError(
                 f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype. Pass one of them."
             )
-        with torch.set_grad_enabled(real.requires_grad):
-            ghost = base.ghost.as_strided(real.size(), real.stride(), real.storage_offset())
+        with torch.set_grad_enabled(real.requires_grad or not base.ghost.requires_grad):
+            if (real.size(), real.stride()) == (base.ghost.size(), base.ghost.stride()):
+                ghost = base.ghost.view_as(base.ghost)
+            else:
+                ghost = base.ghost.as_strided(real.size(), real.stride(), real.storage_offset())
         alias = self._recorder.register(ghost, kind="input")
         edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
         return self._keep(real, ghost, alias, None, base, edge, is_argument)
@@ -196,6 +200,7 @@ class Inputs:
             is_argument=is_argument,
             spec=Spec.of(real),
             is_leaf=real.is_leaf,
+            is_view=real._base is not None,
             offset=real.storage_offset(),
         )
         self._by_id[id(real)] = lifted

@@ -42,6 +42,7 @@ class Intercept(TorchFunctionMode):
         self._recorder = recorder
         self._inputs = inputs
         self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
+        self.flags: list[tuple[int, int]] = []  # objects that were told to require a gradient, and after how many ops
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -125,6 +126,10 @@ class Intercept(TorchFunctionMode):
                 kwargs = {**kwargs, name: self._recorder.read_value(kwargs[name]).tolist()}
         return func(*args, **kwargs)
 
+    def require_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
+        self.flags.append((self._recorder.alias(args[0]).object, len(self._recorder.ops) - 1))
+        return func(*args, **kwargs)
+
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func)).strip("_")
         tensor = args[0]
@@ -150,6 +155,8 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.data.__get__: Intercept.get_data,  # type: ignore[attr-defined]
     Tensor.grad.__get__: Intercept.get_grad,  # type: ignore[attr-defined]
     Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[attr-defined]
+    Tensor.requires_grad.__set__: Intercept.require_grad,  # type: ignore[attr-defined]
+    Tensor.requires_grad_: Intercept.require_grad,
     Tensor.register_hook: Intercept.register_hook,
     Tensor.tensor_split: Intercept.tensor_split,
     torch.tensor_split: Intercept.tensor_split,

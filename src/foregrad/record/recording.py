@@ -91,6 +91,8 @@ class Recording:
             except RuntimeError as error:
                 if any(_is_leaf_view(lifted) for lifted in self.inputs.all) and "inplace" in str(error):
                     raise CaptureError(f"a leaf that is a view of another tensor is written: {error}") from error
+                if any(lifted.base is not None for lifted in self.inputs.all) and "have been used in the graph" in str(error):
+                    raise CaptureError(f"a gradient between two inputs that share memory: {error}") from error
                 raise
             finally:
                 torch.set_grad_enabled(mode)

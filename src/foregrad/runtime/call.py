@@ -35,7 +35,7 @@ class CallWriter:
         self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
         self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
         self.leading = ["rest"] * bool(self.rest) + ["live"] * bool(self.calling.live)
-        self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf]
+        self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 

@@ -144,7 +144,9 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
 def over_memory(tensor: torch.Tensor, geometry: Any) -> torch.Tensor:
     """A new tensor over the memory of another, of any dtype."""
     size, stride, offset, dtype = geometry
-    return torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
+    made = torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
+    set_version(made, version_of(tensor))
+    return made
 
 
 def look(name: str, geometry: Any, how: str) -> str:

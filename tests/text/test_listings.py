@@ -1,0 +1,36 @@
+"""Golden listings: a small program in, its text out."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+import foregrad as fg
+from tests.compare import leaf
+from tests.golden import assert_golden
+from tests.text import programs
+
+PROGRAMS = {
+    "pointwise": lambda: (programs.pointwise, leaf(3), leaf(3)),
+    "normed": lambda: (programs.Normed(), torch.randn(4, 3)),
+    "writes_and_returns_a_view": lambda: (programs.writes_and_returns_a_view, leaf(2, 3).clone(), leaf(3)),
+    "force": lambda: (programs.force, leaf(3)),
+    "closed_over": lambda: (programs.closed_over, leaf(3)),
+    "checkpointed": lambda: (programs.checkpointed, leaf(2, 3), leaf(3, 3)),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_the_listing_is_golden(name):
+    listing = str(fg.capture(*PROGRAMS[name]()))
+    assert_golden(listing, Path(__file__).parent / f"{name}.txt")
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_listing_can_be_compared(name):
+    """Two captures give one text: no addresses, no counters, no times."""
+    assert str(fg.capture(*PROGRAMS[name]())) == str(fg.capture(*PROGRAMS[name]()))
+
+
+def test_every_golden_file_has_a_program():
+    assert {path.stem for path in Path(__file__).parent.glob("*.txt")} == set(PROGRAMS)
