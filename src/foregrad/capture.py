@@ -228,6 +228,11 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
                 inputs.append(lifted)
                 slots.append(slot)
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
+            if lifted.was_rebased:
+                raise CaptureError(
+                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another input. "
+                    "Pass copies, or change a view of it."
+                )
             inputs.append(lifted)
             slots.append(lifted.edge)
             if not lifted.base.is_hidden:

@@ -266,7 +266,7 @@ class _Planner:
         if first.storage not in self.writes:
             if base.needs_tangent:
                 is_input = base.kind == "input"
-                place = float(self.recording.num_forward) if is_input else (first.op or 0) + 0.1
+                place = float(self.recording.num_forward) if is_input else self._made_at(number) + 0.1
                 step = Copy(number, base.alias, "grad") if is_input else Attach(number, base.alias)
                 self.steps.append((place, step))
             return
@@ -281,7 +281,11 @@ class _Planner:
                 raise CaptureError("the function writes to a tensor some of whose elements are one place in memory.")
             self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
         elif base.needs_tangent:
-            self.steps.append((max(place, float(first.op or 0)) + 0.1, Attach(number, alias)))
+            self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias)))
+
+    def _made_at(self, number: int) -> float:
+        taken = self._taken_over(number)
+        return float(taken.index if taken is not None else self._first_alias(number).op or 0)
 
     def _last_write(self, number: int, storage: Storage) -> float:
         """The last write that the version counter of an object has counted; else the last one."""
@@ -299,6 +303,7 @@ class _Planner:
     def _flags(self) -> tuple[Step, ...]:
         """Changes of requires_grad: those that the program itself relies on come before it."""
         before: list[Step] = []
+        asked = dict(self.recording.intercept.flags)
         for number, lifted in self.inputs.items():
             is_detached = any(op.func is torch.ops.aten.detach_.default for op in self.renames.get(number, ()))
             if lifted.ghost.is_leaf and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
@@ -306,8 +311,7 @@ class _Planner:
                 if step.flag:
                     before.append(step)
                 else:
-                    self.steps.append((-1.0, step))
-        asked = dict(self.recording.intercept.flags)
+                    self.steps.append((asked.get(number, -1.0) + 0.2, step))
         for ghost in self.results.escaping:
             number = self.recording.recorder.alias(ghost).object
             inherits = ghost._base is not None and ghost._base.requires_grad

@@ -49,7 +49,7 @@ class Intercept(TorchFunctionMode):
         args = self._swap(args)
         kwargs = self._swap(kwargs) if kwargs else {}
         special = _SPECIAL.get(func)
-        if special is not None:
+        if special is not None and not is_functorch_wrapped_tensor(args[0]):
             return special(self, func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -86,6 +86,14 @@ class Intercept(TorchFunctionMode):
         index = len(self._recorder.ops)
         after = self._recorder.register(target, storage=taken.storage, parent=taken, op=index)
         self._recorder.append(SET_DATA, (before, taken), {}, after, renames=before)
+
+    def detach_in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """`detach_` changes no memory and reaches no dispatch mode."""
+        before = self._recorder.alias(args[0])
+        result = func(*args, **kwargs)
+        after = self._recorder.register(args[0], parent=before, op=len(self._recorder.ops))
+        self._recorder.append(torch.ops.aten.detach_.default, (before,), {}, after, renames=before)
+        return result
 
     def get_data(self, func: Any, args: Any, kwargs: Any) -> Any:
         result = func(*args)
@@ -157,6 +165,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[attr-defined]
     Tensor.requires_grad.__set__: Intercept.require_grad,  # type: ignore[attr-defined]
     Tensor.requires_grad_: Intercept.require_grad,
+    Tensor.detach_: Intercept.detach_in_place,
     Tensor.register_hook: Intercept.register_hook,
     Tensor.tensor_split: Intercept.tensor_split,
     torch.tensor_split: Intercept.tensor_split,

@@ -219,8 +219,6 @@ class Recorder(TorchDispatchMode):
         self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any, given: list[torch.Tensor]
     ) -> Any:
         target, before = given[0], op_args[0]
-        if target.requires_grad and before.storage.kind == "input" and len([a for a in before.storage.aliases if a.op is None]) > 1:
-            raise CaptureError(f"the geometry of an input changes that shares memory with another.\n{self._where()}")
         if self.phase and before.storage.kind == "input":
             raise CaptureError(f"backward changes the geometry of an input.\n{self._where()}")
         if target.requires_grad and torch.is_grad_enabled() and func in _SETS:

@@ -144,7 +144,7 @@ def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
     """The error that autograd keeps in a gradient that cannot be differentiated again."""
     for gradient in gradients:
         node = gradient.grad_fn
-        if node is not None and "DelayedError" in node.name():
+        if node is not None and node.name().endswith("Error"):
             try:
                 node(gradient)
             except RuntimeError as error:
