@@ -254,11 +254,22 @@ def test_X5_backward_inside_the_function(wrap):
 def test_X5_gradients_accumulate_into_inputs_inside_the_function(wrap):
     def f(x):
         (x * x).sum().backward()
-        return x.grad * 2
+        return x * 2
 
     x = leaf(2)
     g = wrap(f)
     return g(x), g(x), grads_of(x)
+
+
+def test_X5_a_gradient_read_inside_is_seen_or_refused():
+    def f(x):
+        (x * x).sum().backward()
+        return x.grad * 2
+
+    x, g = leaf(2), compiled(f)
+    assert torch.equal(g(x), x.detach() * 4)
+    with pytest.raises(fg.CaptureError, match=r"\.grad"):  # there is a gradient on entry now
+        g(x)
 
 
 @same_as_eager

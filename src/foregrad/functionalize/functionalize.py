@@ -237,7 +237,7 @@ class Functionalizer:
         if alias.dtype != contents.root.dtype:
             if alias.parent is not None and alias.op is not None and self.ops[alias.op].is_view:
                 return self._view(self.ops[alias.op], alias, self.read(alias.parent))
-            raise CaptureError(f"one memory is seen as {alias.spec} and as {contents.root.spec}; this cannot be captured.")
+            raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
         if contents.root.storage.kind == "input":
             self.offset_sensitive.add(contents.root.storage)
         args = (node, list(alias.size), list(alias.stride), alias.offset)
@@ -276,7 +276,7 @@ class Functionalizer:
             if chained is not None:
                 return chained
         if alias.dtype != root.dtype or alias.bits != root.bits:
-            raise CaptureError(f"one memory is written as {alias.spec} and seen as {root.spec}; this cannot be captured.")
+            raise self._refuse(self._op, f"one memory is written as {alias.spec} and seen as {root.spec}")
         args = (contents.node, value, list(alias.size), list(alias.stride), alias.offset)
         return self.emit(aten.as_strided_scatter.default, args, contents.node.meta["spec"])
 
@@ -337,8 +337,9 @@ class Functionalizer:
             return {k: self._resolve(v) for k, v in value.items()}
         return value
 
-    def _refuse(self, op: Op, what: str) -> CaptureError:
-        return CaptureError(f"{what}.\n  at {op.origin}\nMake a copy first, with clone().")
+    def _refuse(self, op: Op | None, what: str) -> CaptureError:
+        where = f"\n  at {op.origin}" if op is not None else ""
+        return CaptureError(f"{what}.{where}\nMake a copy first, with clone().")
 
 
 _NEEDS_NO_PARENT = {

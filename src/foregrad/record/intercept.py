@@ -42,6 +42,7 @@ class Intercept(TorchFunctionMode):
         self._recorder = recorder
         self._inputs = inputs
         self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
+        self.read_grads: set[int] = set()  # inputs whose .grad was read, and was None on entry
         self.flags: list[tuple[int, int]] = []  # objects that were told to require a gradient, and after how many ops
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
@@ -102,6 +103,8 @@ class Intercept(TorchFunctionMode):
 
     def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         for lifted in self._inputs.all:
+            if lifted.ghost is args[0]:
+                self.read_grads.add(lifted.alias.object)
             if lifted.ghost is args[0] and _has_grad(lifted):
                 refuse("reads the .grad of one of its inputs", "Pass the gradient as an argument.")
         return func(*args)

@@ -32,6 +32,7 @@ class Assumptions:
     variables: tuple[Variable, ...]  # variables of the function's closure
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
+    without_grad: frozenset[int]  # inputs whose .grad must be None
 
 
 class GuardWriter:
@@ -202,6 +203,8 @@ class GuardWriter:
         if leaves:
             self.miss_if(" or ".join(leaves))
         for lifted, name in tensors:
+            if lifted.alias.object in self.assumed.without_grad:
+                self.miss_if(f"{name}.grad is not None")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
             if lifted.base is not None and self.assumed.checks_overlap:
