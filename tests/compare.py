@@ -84,7 +84,7 @@ def assert_same(
 
 
 def assert_refused(fn: Callable[..., Any], args: tuple[Any, ...], at: str) -> None:
-    """Compiled, `fn` raises a CaptureError that names its line with the text `at`, and leaves its inputs as they were."""
+    """Compiled, `fn` raises a CaptureError that names its line with the text `at`, and its inputs stay as they were."""
     inputs = {"args": args, "grads": [t.grad for _, t in _tensors({"args": args}) if t.is_leaf]}
     before = _facts(inputs) | _ambience()
     with refused(fn, at):

@@ -11,12 +11,14 @@ from foregrad.compile import Compiled, Pass
 from foregrad.modules import compile_module
 
 
-def compile(target: Any, *, backend: str = "eager", passes: Sequence[Pass] = ()) -> Any:
+def compile(  # noqa: A001  the public name is fg.compile
+    target: Any, *, backend: str = "eager", passes: Sequence[Pass] = ()
+) -> Any:
     """The same function or module, running captured programs in place of its code.
 
     It behaves as the target does: results, gradients of any order, mutation, aliasing, exceptions. A module keeps its
-    state_dict keys, attributes, `train()` and `eval()`; it shares them with the module that was given. A call unlike those
-    before it is captured anew.
+    state_dict keys, attributes, `train()` and `eval()`, and shares them with the module that was given. A call unlike
+    those before it is captured anew.
     """
     if backend != "eager":
         raise ValueError(f'there is no backend {backend!r} yet; use backend="eager"')

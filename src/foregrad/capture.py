@@ -95,7 +95,8 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
     arguments = _bind(body, args, kwargs)
     _give_names(recording, _argument_names(arguments), places)
-    locations = {l.alias.object: places[id(l.real)] for l in recording.inputs.all if id(l.real) in places}
+    found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
+    locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
     return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments)
 
@@ -190,8 +191,8 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
         reached = tried.gradients[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
             raise CaptureError(
-                "the function returns a leaf that it made itself, together with tensors that depend on it. Make the leaf "
-                "outside, and pass it as an argument."
+                "the function returns a leaf that it made itself, together with tensors that depend on it. Make the "
+                "leaf outside, and pass it as an argument."
             )
         if tried.error is not None and len(sources) == 1:
             return tried
@@ -207,11 +208,11 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
 
 def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
     """Leaves that the function made itself."""
-    lifted = {id(l.ghost) for l in recording.inputs.all} | {id(l.slot) for l in recording.inputs.all}
+    known = {id(t) for lifted in recording.inputs.all for t in (lifted.ghost, lifted.slot)}
     return [
         t
         for t in recording.recorder.objects
-        if t.requires_grad and id(t) not in lifted and history_of(t) is None and t._base is None
+        if t.requires_grad and id(t) not in known and history_of(t) is None and t._base is None
     ]
 
 
@@ -230,7 +231,7 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
             if lifted.was_rebased:
                 raise CaptureError(
-                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another input. "
+                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another. "
                     "Pass copies, or change a view of it."
                 )
             inputs.append(lifted)

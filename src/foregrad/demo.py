@@ -105,9 +105,7 @@ def trainer_of(model: nn.Module) -> Trainer:
     return Trainer(model, parameters, torch.optim.AdamW(parameters.values(), lr=3e-3))
 
 
-def train(
-    console: Console, eager: Trainer, captured: Trainer, text: Tensor, steps: int, seed: int
-) -> Comparison:
+def train(console: Console, eager: Trainer, captured: Trainer, text: Tensor, steps: int, seed: int) -> Comparison:
     """Step both on the same batches, comparing losses and gradients at every step."""
     comparison = Comparison()
     columns = (

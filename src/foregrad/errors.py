@@ -1,10 +1,10 @@
 """Everything foregrad raises on its own account.
 
-    ForegradError
-    ├── CaptureError      the function cannot be recorded faithfully; names the user's line
-    ├── GuardError        called with inputs that a fixed program was not captured for
-    ├── ProgramError      a program breaks one of its own rules
-    └── BackwardError     a backward needs a value that this program did not keep
+ForegradError
+├── CaptureError      the function cannot be recorded faithfully; names the user's line
+├── GuardError        called with inputs that a fixed program was not captured for
+├── ProgramError      a program breaks one of its own rules
+└── BackwardError     a backward needs a value that this program did not keep
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Compiled modules: the module itself, with another `forward`.
 
-A compiled module is an instance of a subclass of the module's own class, and shares the module's `__dict__`: parameters,
-buffers, submodules, hooks, flags and attributes are the same objects, whichever of the two is used.
+A compiled module is an instance of a subclass of the module's own class, and shares the module's `__dict__`:
+parameters, buffers, submodules, hooks, flags and attributes are the same objects, whichever of the two is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import copyreg
 from typing import Any
 
 import torch
-from torch.nn.parameter import UninitializedTensorMixin
+from torch.nn.parameter import is_lazy as is_uninitialized
 
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Compiled, Pass
@@ -47,19 +47,19 @@ class LazyForward(CompiledForward):
 
 
 def is_lazy(module: torch.nn.Module) -> bool:
-    return any(isinstance(p, UninitializedTensorMixin) for p in (*module.parameters(), *module.buffers()))
+    return any(is_uninitialized(p) for p in (*module.parameters(), *module.buffers()))
 
 
 def compile_module(module: torch.nn.Module, passes: tuple[Pass, ...]) -> Any:
     """A twin of a module that shares all its state, and runs captured programs."""
-    made = object.__new__(_class_for(module, passes))
+    made: Any = object.__new__(_class_for(module, passes))
     object.__setattr__(made, "__dict__", module.__dict__)
     return made
 
 
 def compiled_of(module: Any) -> ForwardOf:
     """The compiled forward of a compiled module."""
-    return type(module)._foregrad  # type: ignore[no-any-return]
+    return type(module)._foregrad
 
 
 class ForwardOf(Compiled):

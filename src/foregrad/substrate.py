@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+import torch.utils.checkpoint
 from torch import fx
-from torch._C import DispatchKey, DispatchKeySet
 from torch._C import DisableTorchFunction as no_function_modes
+from torch._C import DispatchKey, DispatchKeySet
 from torch._C import _current_autograd_node as current_autograd_node
-from torch._C import _len_torch_function_stack as num_function_modes
 from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
+from torch._C import _len_torch_function_stack as num_function_modes
 from torch._C._autograd import _unsafe_set_version_counter as _set_version_counters
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch._C._functorch import is_functorch_wrapped_tensor
@@ -30,7 +31,6 @@ from torch._subclasses.fake_tensor import (
     FakeTensorMode,
     UnsupportedOperatorException,
 )
-import torch.utils.checkpoint
 from torch.autograd.function import BackwardCFunction
 from torch.fx._lazy_graph_module import _LazyGraphModule
 from torch.utils._python_dispatch import (
@@ -49,10 +49,10 @@ from torch.utils._pytree import (
 
 __all__ = [
     "BELOW_AUTOGRAD",
+    "FUNCTION_HOMES",
     "BackwardCFunction",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
-    "FUNCTION_HOMES",
     "FakeTensor",
     "FakeTensorMode",
     "GlobalStateGuard",
@@ -94,7 +94,7 @@ BELOW_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView) | DispatchKeySet(Di
 
 #: Where torch keeps its Python functions for ops.
 FUNCTION_HOMES: tuple[Any, ...] = (
-    torch._C._VariableFunctions,  # type: ignore[attr-defined]
+    torch._C._VariableFunctions,
     torch._C._nn,
     torch._C._linalg,  # type: ignore[attr-defined]
     torch._C._special,  # type: ignore[attr-defined]
@@ -104,7 +104,7 @@ FUNCTION_HOMES: tuple[Any, ...] = (
 
 neg_view = torch._neg_view
 
-next_sequence_number = torch.autograd._get_sequence_nr
+next_sequence_number = torch.autograd._get_sequence_nr  # type: ignore[attr-defined]
 
 _transforms_active = torch._C._are_functorch_transforms_active
 _num_dispatch_modes = torch._C._len_torch_dispatch_stack
@@ -130,8 +130,8 @@ def lazy_graph_module(constants: dict[str, torch.Tensor], graph: fx.Graph, name:
 def run_engine(
     sources: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], slots: Sequence[Any], *, create_graph: bool
 ) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad`, keeping the graph, past torch function modes: these stay on for hooks and custom Functions."""
-    return torch.autograd.graph._engine_run_backward(  # type: ignore[no-any-return]
+    """`torch.autograd.grad`, keeping the graph, past torch function modes: these stay on for hooks and Functions."""
+    return torch.autograd.graph._engine_run_backward(
         tuple(sources), tuple(tangents), True, create_graph, tuple(slots), allow_unreachable=True, accumulate_grad=False
     )
 
@@ -151,7 +151,7 @@ def version_of(tensor: torch.Tensor) -> int:
 def no_saved_tensor_hooks() -> Iterator[None]:
     """Put aside the saved-tensor hooks that are on around the call."""
     hooks = []
-    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:  # type: ignore[attr-defined]
+    while (pair := torch._C._autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(pair)
         torch._C._autograd._pop_saved_tensors_default_hooks()
     try:

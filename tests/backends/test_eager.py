@@ -63,12 +63,13 @@ def test_the_source_says_when_values_die():
     assert "unused" in source.split("; del unused")[0]
 
 
-NAMES = [
-    *("class", "lambda", "None", "print", "len", "type", "float", "inf", "nan", "str", "tuple", "list", "dict", "slice"),
-    *("k", "args", "kwargs", "o0", "o1", "r0", "a1", "c0", "v0", "g_o0", "ctx", "rest", "live", "saved", "results", "version"),
-    *("MISS", "call", "run", "forward", "backward", "forward_half", "rare", "op", "aten", "torch", "constant", "self"),
-    *("aten_mul_Tensor", "mul", "mul_1", "sin", "tangent_0", "owner", "m", "state_is_same", "exclude_keys", "below"),
-]
+#: Names that Python, torch or generated code use for something else.
+NAMES = """
+    class lambda None print len type float inf nan str tuple list dict slice self
+    k args kwargs o0 o1 r0 a1 c0 v0 s0 d0 g_o0 ctx rest live saved results version
+    MISS call run forward backward forward_half rare op aten torch constant
+    aten_mul_Tensor mul mul_1 sin tangent_0 owner m state_is_same exclude_keys below
+""".split()
 
 
 @pytest.mark.parametrize("name", NAMES)

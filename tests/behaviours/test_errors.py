@@ -1,7 +1,6 @@
 """Errors: capture names the user's line, the user's own errors pass through, threads do no harm."""
 
 import concurrent.futures
-import inspect
 import re
 import threading
 

@@ -38,7 +38,7 @@ def load_source(source: str, namespace: dict[str, Any], name: str) -> Callable[.
     filename = f"<foregrad {name} {next(_numbers)}>"
     linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
     exec(compile(source, filename, "exec"), namespace)
-    return namespace[name]  # type: ignore[no-any-return]
+    return namespace[name]
 
 
 def graph_source(module: fx.GraphModule, name: str) -> tuple[str, dict[str, Any]]:
@@ -160,7 +160,7 @@ class _Watch(TorchDispatchMode):
     """Notes the first op that a call reaches, and stops it there."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.seen: list[tuple[Any, Any, Any]] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -189,7 +189,9 @@ def fast_function(func: OpOverload, pattern: Any) -> Any:
 def _has_unknown(pattern: Any) -> bool:
     if isinstance(pattern, tuple) and pattern and pattern[0] == "plain":
         return pattern[1] not in (int, float, bool, str, type(None), torch.dtype, torch.layout)
-    return pattern is None or (isinstance(pattern, tuple) and any(_has_unknown(p) for p in pattern if isinstance(p, tuple) or p is None))
+    return pattern is None or (
+        isinstance(pattern, tuple) and any(_has_unknown(p) for p in pattern if isinstance(p, tuple) or p is None)
+    )
 
 
 def _example(pattern: Any) -> Any:

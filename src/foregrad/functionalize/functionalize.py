@@ -44,7 +44,9 @@ class Functionalizer:
         self.ops = tuple(ops)
         self._table = table
         self._written = {alias.storage for op in self.ops for alias in op.writes}
-        self._written |= {op.renames.storage for op in self.ops if op.renames is not None and op.renames.storage.is_grown}
+        self._written |= {
+            op.renames.storage for op in self.ops if op.renames is not None and op.renames.storage.is_grown
+        }
         self._contents: dict[Storage, Contents] = {}
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
         self._pieces: dict[tuple[int, int], fx.Node] = {}
@@ -139,10 +141,14 @@ class Functionalizer:
         contents = self._contents[after.storage]
         if contents.flat or not after.spec.is_dense or after.offset:
             raise self._refuse(op, "a tensor that shares its memory with others grows")
-        flat = self.emit(aten.view.default, (contents.node, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype))
+        flat = self.emit(
+            aten.view.default, (contents.node, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype)
+        )
         missing = after.spec.extent - contents.root.spec.extent
         if missing > 0:
-            flat = self.emit(aten.constant_pad_nd.default, (flat, [0, missing]), Spec((after.spec.extent,), (1,), after.dtype))
+            flat = self.emit(
+                aten.constant_pad_nd.default, (flat, [0, missing]), Spec((after.spec.extent,), (1,), after.dtype)
+            )
         self._replace(after, self.emit(aten.view.default, (flat, list(after.size)), after.spec))
 
     def _write_op(self, op: Op) -> None:
@@ -178,16 +184,18 @@ class Functionalizer:
         return Spec(made.size, made.stride, made.dtype) if isinstance(made, Made) else alias.spec
 
     def _check_overlap(self, op: Op) -> None:
-        for written in op.writes:
-            if overlaps_itself(written):
+        """Refuse writes whose outcome depends on the order in which elements are visited."""
+        arguments = _flat(op.args) + _flat(list(op.kwargs.values()))
+        has_out = any(isinstance(w, str) for w in kind_of(op.func).writes)
+        for target in op.writes:
+            if overlaps_itself(target):
                 raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
-            if torch.Tag.pointwise not in op.func.tags and any(isinstance(w, str) for w in kind_of(op.func).writes):
-                if any(a.storage is written.storage and share_elements(a, written) for a in _flat(op.args)):
-                    raise self._refuse(op, "an op writes its result over its own argument")
-            for other in _flat(op.args) + _flat(list(op.kwargs.values())):
-                if other.storage is written.storage and other.geometry != written.geometry:
-                    if share_elements(written, other):
-                        raise self._refuse(op, "an op reads and writes overlapping memory, in an order that eager leaves open")
+            beside = [a for a in _flat(op.args) if a.storage is target.storage]
+            if has_out and torch.Tag.pointwise not in op.func.tags and any(share_elements(a, target) for a in beside):
+                raise self._refuse(op, "an op writes its result over its own argument")
+            others = [a for a in arguments if a.storage is target.storage and a.geometry != target.geometry]
+            if any(share_elements(target, other) for other in others):
+                raise self._refuse(op, "an op reads and writes overlapping memory, in an order that eager leaves open")
 
     # -- values ---------------------------------------------------------------------------------------
 
@@ -254,9 +262,9 @@ class Functionalizer:
     def write(self, alias: Alias, value: fx.Node) -> None:
         """Let an alias, and through it the whole storage, have a new value."""
         contents = self._contents[alias.storage]
-        if contents.flat and alias.storage.kind == "input" and self._op is not None:
-            if not covered(alias, [a for a in alias.storage.aliases if a.op is None]):
-                raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
+        given = [a for a in alias.storage.aliases if a.op is None] if contents.flat else []
+        if contents.flat and alias.storage.kind == "input" and not covered(alias, given):
+            raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
         new = self._whole(alias, value, contents)
         contents.node = new
         contents.generation += 1

@@ -31,9 +31,11 @@ def covered(alias: Alias, by: list[Alias]) -> bool:
 
 
 def overlaps_itself(alias: Alias) -> bool:
-    """Whether two indices of an alias may be one element: each stride must reach past all that the smaller ones span."""
+    """Whether two indices of an alias may be one element: each stride must reach past what the smaller ones span."""
     reach = 0
-    for stride, size in sorted((stride, size) for size, stride in zip(alias.size, alias.stride, strict=True) if size > 1):
+    for stride, size in sorted(
+        (stride, size) for size, stride in zip(alias.size, alias.stride, strict=True) if size > 1
+    ):
         if stride <= reach:
             return 0 not in alias.size
         reach += (size - 1) * stride

@@ -98,9 +98,9 @@ def _with_out(func: OpOverload) -> Variant | None:
     wanted = [a for a in _shape_of(func) if a[0] not in names]
     for overload in packet.overloads():
         found = getattr(packet, overload)
-        if not found._schema.is_mutable and _shape_of(found) == wanted:
-            if all(str(r.type) == "Tensor" and r.alias_info is None for r in found._schema.returns):
-                return Variant(found, names, 0, len(names) > 1)
+        is_pure = all(str(r.type) == "Tensor" and r.alias_info is None for r in found._schema.returns)
+        if is_pure and not found._schema.is_mutable and _shape_of(found) == wanted:
+            return Variant(found, names, 0, len(names) > 1)
     return None
 
 

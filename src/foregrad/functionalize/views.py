@@ -1,8 +1,8 @@
 """Views backwards: given a new value of a view, the new value of what it is a view of.
 
-    v = base.select(0, 3);  v.mul_(2)
-    ->
-    v1 = mul(select(base, 0, 3), 2);  base1 = select_scatter(base, v1, 0, 3)
+v = base.select(0, 3);  v.mul_(2)
+->
+v1 = mul(select(base, 0, 3), 2);  base1 = select_scatter(base, v1, 0, 3)
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Accumulate, Attach, Copy, Ref, plan_effects, siblings
+from foregrad.functionalize.effects import Accumulate, Attach, Copy, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
+from foregrad.functionalize.plan import plan_effects
 from foregrad.program.clean import clean
 from foregrad.program.program import Calling, Program
 from foregrad.record.inputs import Lifted
@@ -134,7 +135,12 @@ class _Builder:
                 self._output(role, self._object_name(step.target), step.alias.spec, node, step.target)
 
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
-        if node is not None and node in self.given_out and role in ("output", "write", "accumulate") and number is not None:
+        if (
+            node is not None
+            and node in self.given_out
+            and role in ("output", "write", "accumulate")
+            and number is not None
+        ):
             node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
         self.outputs.append(Output(role, name, spec))
         self.nodes.append(node)
@@ -248,14 +254,13 @@ class _Builder:
     def _calling(self, live: list[int]) -> Calling:
         recording, effects = self.stage.recording, self.effects
         recorder = recording.recorder
-        results = tuple(
-            Ref(recorder.alias(o).object) if isinstance(o, torch.Tensor) else o for o in recording.outputs
-        )
-        sensitive = {
-            number for number, l in effects.inputs.items() if l.alias.storage in self.functional.offset_sensitive
-        }
+        results = tuple(Ref(recorder.alias(o).object) if isinstance(o, torch.Tensor) else o for o in recording.outputs)
+        moved = self.functional.offset_sensitive
+        sensitive = {number for number, lifted in effects.inputs.items() if lifted.alias.storage in moved}
         homes = {node.name: home for node, home in self.homes.items()}
-        sensitive |= {n for n, a in homes.values() if n in effects.inputs and a.geometry != effects.inputs[n].alias.geometry}
+        sensitive |= {
+            n for n, a in homes.values() if n in effects.inputs and a.geometry != effects.inputs[n].alias.geometry
+        }
         return Calling(
             homes=homes,
             inputs=tuple(self.lifted),

@@ -1,13 +1,13 @@
 """The listing: a program as text. One value a line, its type at the right, the user's line above.
 
-    program step
-      inputs
-        param  fc.weight  f32[2, 3]
-        input  x          f32[4, 3]
-        ...
-      forward
-        # model.py:12  return self.fc(x).relu()   [fc]
-        addmm = aten.addmm(fc_bias, x, t)                      f32[4, 2]
+program step
+  inputs
+    param  fc.weight  f32[2, 3]
+    input  x          f32[4, 3]
+    ...
+  forward
+    # model.py:12  return self.fc(x).relu()   [fc]
+    addmm = aten.addmm(fc_bias, x, t)                      f32[4, 2]
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from __future__ import annotations
 import linecache
 import operator
 import os
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
-from foregrad.program.program import Program
 from foregrad.record.trace import Origin
 from foregrad.substrate import OpOverload
-from foregrad.words.signature import Input, Output
+from foregrad.words.signature import Input, Output, Signature
 from foregrad.words.spec import Spec, dtype_text
 
 _COLUMN = 72
 _PHASES = ("forward", "backward", "backward of the backward")
 
 
-def listing(program: Program) -> str:
+def listing(name: str, graph: fx.Graph, signature: Signature) -> str:
     """The whole program as text that can be compared: no addresses, no times."""
-    lines = [f"program {program.name}", "  inputs", *_table(program.signature.inputs)]
+    lines = [f"program {name}", "  inputs", *_table(signature.inputs)]
     phase, above = -1, ""
-    for node in program.graph.graph.nodes:
+    for node in graph.nodes:
         if node.op not in ("call_function", "get_attr"):
             continue
         if node.meta.get("phase", 0) != phase and node.op == "call_function":
@@ -47,13 +47,13 @@ def listing(program: Program) -> str:
             if origin:
                 lines.append(f"    # {origin}")
         lines.append("    " + _typed(_node_text(node), node.meta.get("spec")))
-    results: Any = program.graph.graph.output_node().args[0]
+    results: Any = graph.output_node().args[0]
     names = [r.name if isinstance(r, fx.Node) else "None" for r in results]
-    lines += ["  outputs", *_table(program.signature.outputs, names)]
+    lines += ["  outputs", *_table(signature.outputs, names)]
     return "\n".join(lines) + "\n"
 
 
-def _table(values: tuple[Input, ...] | tuple[Output, ...], names: list[str] | None = None) -> list[str]:
+def _table(values: Sequence[Input | Output], names: list[str] | None = None) -> list[str]:
     roles = max((len(v.role) for v in values), default=0)
     return [
         "    " + _typed(f"{v.role:<{roles}}  {v.name}" + (f" = {names[i]}" if names else ""), v.spec)

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from torch import fx
 
 from foregrad.functionalize.effects import Effects
+from foregrad.program.printer import listing
+from foregrad.program.split import Halves, split
+from foregrad.program.verify import verify
 from foregrad.record.inputs import Lifted
 from foregrad.record.trace import Alias
 from foregrad.substrate import TreeSpec
@@ -48,19 +52,20 @@ class Program:
     calling: Calling
     first_phase: int = 0
 
+    @cached_property
+    def halves(self) -> Halves:
+        """Forward and backward, and what is saved between them."""
+        return split(self.graph, self.signature, self.first_phase)
+
     @property
     def forward(self) -> fx.GraphModule:
         """The forward half: `(inputs) -> (outputs, writes, saved)`."""
-        from foregrad.partition.split import split
-
-        return split(self).forward
+        return self.halves.forward
 
     @property
     def backward(self) -> fx.GraphModule:
         """The backward half: `(saved, tangents) -> (gradients)`."""
-        from foregrad.partition.split import split
-
-        return split(self).backward
+        return self.halves.backward
 
     def with_graph(self, graph: fx.GraphModule) -> Program:
         """The same program with another graph of the same signature."""
@@ -78,14 +83,10 @@ class Program:
 
     def verify(self) -> None:
         """Check every rule of a well-formed program; raises `ProgramError` with all that are broken."""
-        from foregrad.program.verify import verify
-
-        verify(self)
+        verify(self.name, self.graph.graph, self.signature, self.first_phase)
 
     def __str__(self) -> str:
-        from foregrad.program.printer import listing
-
-        return listing(self)
+        return listing(self.name, self.graph.graph, self.signature)
 
     def __repr__(self) -> str:
         inputs, outputs = len(self.signature.inputs), len(self.signature.outputs)

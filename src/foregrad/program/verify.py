@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 from torch import fx
@@ -11,66 +12,80 @@ from torch import fx
 from foregrad.errors import ProgramError
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
-from foregrad.program.program import Program
 from foregrad.record.ghosts import HIDDEN_WRITES
 from foregrad.substrate import OpOverload
-from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES
-
-Rule = Callable[[Program], Iterator[str]]
+from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
 
 
-def verify(program: Program) -> None:
+@dataclass(frozen=True)
+class Checked:
+    """What the rules look at."""
+
+    graph: fx.Graph
+    signature: Signature
+    first_phase: int
+
+    @property
+    def calls(self) -> Iterator[fx.Node]:
+        return (n for n in self.graph.nodes if n.op == "call_function")
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        return tuple(self.graph.output_node().args[0])  # type: ignore[arg-type]
+
+
+Rule = Callable[[Checked], Iterator[str]]
+
+
+def verify(name: str, graph: fx.Graph, signature: Signature, first_phase: int = 0) -> None:
     """Check every rule; raises `ProgramError` with all that are broken."""
-    broken = [f"  {name}: {what}" for name, rule in RULES.items() for what in rule(program)]
+    checked = Checked(graph, signature, first_phase)
+    broken = [f"  {title}: {what}" for title, rule in RULES.items() for what in rule(checked)]
     if broken:
-        raise ProgramError(f"program {program.name} is not well formed:\n" + "\n".join(broken))
+        raise ProgramError(f"program {name} is not well formed:\n" + "\n".join(broken))
 
 
-def _calls(program: Program) -> Iterator[fx.Node]:
-    return (n for n in program.graph.graph.nodes if n.op == "call_function")
-
-
-def _results(program: Program) -> tuple[Any, ...]:
-    return tuple(program.graph.graph.output_node().args[0])  # type: ignore[arg-type]
-
-
-def _only_ops(program: Program) -> Iterator[str]:
-    for node in program.graph.graph.nodes:
+def _only_ops(program: Checked) -> Iterator[str]:
+    for node in program.graph.nodes:
         if node.op not in ("placeholder", "call_function", "get_attr", "output"):
             yield f"{node.name} is a {node.op}"
-        elif node.op == "call_function" and not isinstance(node.target, (OpOverload, Pure)):
-            if node.target is not operator.getitem:
-                yield f"{node.name} calls {node.target}, which is no op"
+        elif node.op == "call_function" and not _is_op(node.target):
+            yield f"{node.name} calls {node.target}, which is no op"
 
 
-def _no_writes(program: Program) -> Iterator[str]:
-    for node in _calls(program):
+def _is_op(target: Any) -> bool:
+    return isinstance(target, (OpOverload, Pure)) or target is operator.getitem
+
+
+def _no_writes(program: Checked) -> Iterator[str]:
+    for node in program.calls:
         if isinstance(node.target, OpOverload):
             hidden = HIDDEN_WRITES.get(node.target)
             if node.target._schema.is_mutable or (hidden is not None and hidden(node.args)):
                 yield f"{node.name} calls {node.target}, which writes to its arguments"
 
 
-def _one_input_each(program: Program) -> Iterator[str]:
-    names = [n.name for n in program.graph.graph.nodes if n.op == "placeholder"]
+def _one_input_each(program: Checked) -> Iterator[str]:
+    names = [n.name for n in program.graph.nodes if n.op == "placeholder"]
     if len(names) != len(program.signature.inputs):
         yield f"the graph has {len(names)} inputs, the signature {len(program.signature.inputs)}"
 
 
-def _one_output_each(program: Program) -> Iterator[str]:
-    if len(_results(program)) != len(program.signature.outputs):
-        yield f"the graph has {len(_results(program))} outputs, the signature {len(program.signature.outputs)}"
+def _one_output_each(program: Checked) -> Iterator[str]:
+    if len(program.results) != len(program.signature.outputs):
+        yield f"the graph has {len(program.results)} outputs, the signature {len(program.signature.outputs)}"
 
 
-def _known_roles(program: Program) -> Iterator[str]:
-    yield from (f"input {i.name} has the role {i.role}" for i in program.signature.inputs if i.role not in INPUT_ROLES)
-    yield from (f"output {o.name} has the role {o.role}" for o in program.signature.outputs if o.role not in OUTPUT_ROLES)
+def _known_roles(program: Checked) -> Iterator[str]:
+    signature = program.signature
+    yield from (f"input {i.name} has the role {i.role}" for i in signature.inputs if i.role not in INPUT_ROLES)
+    yield from (f"output {o.name} has the role {o.role}" for o in signature.outputs if o.role not in OUTPUT_ROLES)
 
 
-def _no_hidden_alias(program: Program) -> Iterator[str]:
+def _no_hidden_alias(program: Checked) -> Iterator[str]:
     """A result is a tensor of its own: no input, no view of one, and no two results in one memory."""
     roots: dict[fx.Node, str] = {}
-    for result, output in zip(_results(program), program.signature.outputs, strict=False):
+    for result, output in zip(program.results, program.signature.outputs, strict=False):
         if not isinstance(result, fx.Node) or output.role not in ("output", "write"):
             continue
         root = result
@@ -83,8 +98,8 @@ def _no_hidden_alias(program: Program) -> Iterator[str]:
         roots[root] = f"{output.role} {output.name}"
 
 
-def _forward_first(program: Program) -> Iterator[str]:
-    for node in _calls(program):
+def _forward_first(program: Checked) -> Iterator[str]:
+    for node in program.calls:
         later = [a.name for a in node.all_input_nodes if a.meta.get("phase", 0) > node.meta.get("phase", 0)]
         if later:
             yield f"{node.name} is forward but needs {', '.join(later)} of backward"

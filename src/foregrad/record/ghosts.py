@@ -99,6 +99,16 @@ def kind_of(func: OpOverload) -> Kind:
     )
 
 
+def written(func: OpOverload, args: Any, kwargs: Any) -> list[Any]:
+    """The arguments that an op writes, out of recorded or real ones."""
+    hidden = HIDDEN_WRITES.get(func)
+    found: list[Any] = []
+    for place in hidden(args) if hidden is not None else kind_of(func).writes:
+        value = kwargs.get(place) if isinstance(place, str) else (args[place] if place < len(args) else None)
+        found.extend(value if isinstance(value, (list, tuple)) else [value])
+    return found
+
+
 class GhostTable:
     """The sizes that each op gives to its results, learnt once for each way of calling it."""
 
@@ -215,7 +225,7 @@ def make(result: Any, given: list[torch.Tensor]) -> Any:
 def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """A ghost with the geometry of a real tensor over a given storage; no autograd view of anything."""
     ghost = torch.empty(0, dtype=like.dtype, device=storage.device)
-    return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())  # type: ignore[arg-type]
+    return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 
 def ghost_storage(num_bytes: int) -> torch.UntypedStorage:

@@ -74,7 +74,7 @@ class Entry(torch.autograd.Function):
         return holder[0]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return gradient, None
 
 
@@ -201,7 +201,7 @@ class Inputs:
             spec=Spec.of(real),
             is_leaf=real.is_leaf,
             is_view=real._base is not None,
-            offset=real.storage_offset(),
+            offset=int(real.storage_offset()),
         )
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
@@ -236,7 +236,7 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def _end(tensor: torch.Tensor) -> int:
-    return tensor.storage_offset() * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
+    return int(tensor.storage_offset()) * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
 
 
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -146,7 +146,7 @@ class Intercept(TorchFunctionMode):
         tensor = args[0]
         if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
             return func(self._recorder.read_value(tensor), *args[1:], **kwargs)
-        refuse(
+        return refuse(
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
         )
@@ -164,8 +164,8 @@ def refuse(what: str, instead: str) -> None:
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.data.__set__: Intercept.set_data,  # type: ignore[attr-defined]
     Tensor.data.__get__: Intercept.get_data,  # type: ignore[attr-defined]
-    Tensor.grad.__get__: Intercept.get_grad,  # type: ignore[attr-defined]
-    Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[attr-defined]
+    Tensor.grad.__get__: Intercept.get_grad,  # type: ignore[union-attr]
+    Tensor.grad.__set__: Intercept.set_grad,  # type: ignore[union-attr]
     Tensor.requires_grad.__set__: Intercept.require_grad,  # type: ignore[attr-defined]
     Tensor.requires_grad_: Intercept.require_grad,
     Tensor.detach_: Intercept.detach_in_place,

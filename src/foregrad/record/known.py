@@ -2,26 +2,62 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
-from foregrad.record.trace import Alias
+from foregrad.record.ghosts import Outcome, outcome_with
+from foregrad.record.trace import Alias, Op, Storage
+from foregrad.substrate import OpOverload, no_dispatch_modes
 
-if TYPE_CHECKING:
-    from foregrad.record.recorder import Recorder
+aten = torch.ops.aten
 
 _LARGEST = 1 << 22
 
 
-def known_value(recorder: Recorder, alias: Alias) -> torch.Tensor | None:
+def known_value(ops: Sequence[Op], constants: dict[Storage, torch.Tensor], alias: Alias) -> torch.Tensor | None:
     """The value of an alias, found by running the recorded ops that made it from constants; None if it has none."""
-    return _Evaluation(recorder).value(alias)
+    return _Evaluation(ops, constants).value(alias)
+
+
+#: Ops whose result has a shape that some of their arguments decide by their values.
+_DECIDE_SHAPE = {
+    aten.nonzero.default: (0,),
+    aten.masked_select.default: (1,),
+    aten.index.Tensor: (1,),
+    aten.repeat_interleave.Tensor: (0,),
+}
+
+Known = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+def outcome_by_value(func: OpOverload, args: Any, kwargs: Any, known: Known) -> Outcome | None:
+    """What an op returns whose shape depends on arguments that depend on no input, such as a fixed mask."""
+    deciding = _DECIDE_SHAPE.get(func)
+    if deciding is None or kwargs:
+        return None
+    values = {place: _known_values(args[place], known) for place in deciding}
+    if any(v is None for v in values.values()):
+        return None
+    with no_dispatch_modes(), torch.no_grad():
+        given = {id(t) for v in values.values() for t in (v if isinstance(v, list) else [v])}
+        return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], given)
+
+
+def _known_values(value: Any, known: Known) -> Any:
+    if isinstance(value, torch.Tensor):
+        return known(value)
+    if isinstance(value, (list, tuple)):
+        found = [None if v is None else known(v) for v in value]
+        return None if any(f is None and v is not None for f, v in zip(found, value, strict=True)) else found
+    return value
 
 
 class _Evaluation:
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
+    def __init__(self, ops: Sequence[Op], constants: dict[Storage, torch.Tensor]) -> None:
+        self._ops = ops
+        self._constants = constants
         self._values: dict[Alias, torch.Tensor | None] = {}
 
     def value(self, alias: Alias) -> torch.Tensor | None:
@@ -33,12 +69,12 @@ class _Evaluation:
         storage = alias.storage
         if storage.num_writes or storage.kind == "input" or alias.spec.num_bytes > _LARGEST:
             return None
-        real = self._recorder.constants.get(storage)
+        real = self._constants.get(storage)
         if real is not None:
             return real.as_strided(alias.size, alias.stride, alias.offset) if alias.dtype == real.dtype else None
-        if alias.op is None or alias.op >= len(self._recorder.ops):
+        if alias.op is None or alias.op >= len(self._ops):
             return None
-        op = self._recorder.ops[alias.op]
+        op = self._ops[alias.op]
         if op.writes or op.renames is not None or torch.Tag.nondeterministic_seeded in op.func.tags:
             return None
         args, kwargs = self._all(op.args), self._all(op.kwargs)

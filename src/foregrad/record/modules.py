@@ -52,7 +52,9 @@ class CalledModules:
         if self.on_enter is not None:
             self.on_enter(module)
         self._stack.append(self._recorder.module)
-        self._guards.append(no_function_modes() if isinstance(module, _HAVE_FAST_PATHS) and not module.training else None)
+        self._guards.append(
+            no_function_modes() if isinstance(module, _HAVE_FAST_PATHS) and not module.training else None
+        )
         if self._guards[-1] is not None:
             self._guards[-1].__enter__()
         self._recorder.module = self.path(module)

@@ -9,20 +9,17 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.frames import user_frame
-from foregrad.record.ghosts import HIDDEN_WRITES, GhostTable, Kind, Outcome, kind_of, make, outcome_with
-from foregrad.record.known import known_value
-from foregrad.record.trace import Alias, Op, Origin, Storage
+from foregrad.record.draws import Draws
+from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
+from foregrad.record.known import known_value, outcome_by_value
+from foregrad.record.origins import Origins, where
+from foregrad.record.trace import Alias, Op, Storage
 from foregrad.substrate import (
-    BackwardCFunction,
     DataDependentOutputException,
     DynamicOutputShapeException,
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
-    checkpoint_region,
-    current_autograd_node,
-    next_sequence_number,
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
@@ -35,13 +32,6 @@ _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
 _SKIPPED = {torch.ops.prim.device.default}
-#: Ops whose result has a shape that some of their arguments decide by their values.
-_DECIDE_SHAPE = {
-    aten.nonzero.default: (0,),
-    aten.masked_select.default: (1,),
-    aten.index.Tensor: (1,),
-    aten.repeat_interleave.Tensor: (0,),
-}
 _SETS = {
     aten.set_.default,
     aten.set_.source_Tensor,
@@ -49,7 +39,6 @@ _SETS = {
     aten.set_.source_Storage,
     aten.set_.source_Storage_storage_offset,
 }
-_NOWHERE = Origin(None, 0, "")
 
 
 class Recorder(TorchDispatchMode):
@@ -59,7 +48,7 @@ class Recorder(TorchDispatchMode):
     """
 
     def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         if not hasattr(_tables, "ghosts"):
             _tables.ghosts = GhostTable()
         self.table: GhostTable = _tables.ghosts
@@ -74,13 +63,9 @@ class Recorder(TorchDispatchMode):
         self.module = ""
         self._alias_of: dict[int, Alias] = {}
         self._storage_of: dict[int, Storage] = {}
-        self._origins: dict[int, Origin] = {}
-        self._node: tuple[Any, Origin] = (None, _NOWHERE)
+        self._origins = Origins(self._note_live)
+        self._draws = Draws()
         self._num_aliases = 0
-        self._seed = torch.default_generator.initial_seed()
-        self._draws: dict[int, tuple[Any, list[int]]] = {}  # random ops by the checkpointed region that they are in
-        self._redrawn: dict[tuple[int, int], int] = {}
-        self._recomputing: list[Any] = []
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -251,9 +236,10 @@ class Recorder(TorchDispatchMode):
         try:
             outcome = self.table.outcome(key, func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            outcome = self._outcome_by_value(func, args, kwargs)
-            if outcome is None:
+            by_value = outcome_by_value(func, args, kwargs, self._known_value)
+            if by_value is None:
                 raise self._data_dependent(func) from error
+            outcome = by_value
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
         return self._computed(func, kind, outcome, given, op_args, op_kwargs, args, kwargs)
@@ -264,26 +250,6 @@ class Recorder(TorchDispatchMode):
             f"{self._where()}\nUse a form with a fixed shape (torch.where instead of a boolean index), "
             "or leave this part outside the captured function."
         )
-
-    def _outcome_by_value(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome | None:
-        """What an op returns whose shape depends on arguments that depend on no input, such as a fixed mask."""
-        deciding = _DECIDE_SHAPE.get(func)
-        if deciding is None or kwargs:
-            return None
-        values = {place: self._known_values(args[place]) for place in deciding}
-        if any(v is None for v in values.values()):
-            return None
-        with no_dispatch_modes(), torch.no_grad():
-            known = {id(t) for v in values.values() for t in (v if isinstance(v, list) else [v])}
-            return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], known)
-
-    def _known_values(self, value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            return self._known_value(value)
-        if isinstance(value, (list, tuple)):
-            known = [None if v is None else self._known_value(v) for v in value]
-            return None if any(k is None and v is not None for k, v in zip(known, value, strict=True)) else known
-        return value
 
     def _computed(
         self,
@@ -298,7 +264,7 @@ class Recorder(TorchDispatchMode):
     ) -> Any:
         if outcome.resized:
             return self._resize_first(outcome, func, given, args, kwargs)
-        writes = self._writes(func, kind, op_args, op_kwargs)
+        writes = tuple(v for v in written(func, op_args, op_kwargs) if isinstance(v, Alias))
         index = len(self.ops)
         result = make(outcome.result, given)
         counter = iter(range(1 << 30))
@@ -316,35 +282,18 @@ class Recorder(TorchDispatchMode):
         for alias in writes:
             alias.storage.num_writes += 1
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
-        redraws = self._redraws(index) if kind.is_random else None
+        redraws = self._draws.repeats(index, self._where) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)
         return result
 
-    def _redraws(self, index: int) -> int | None:
-        """The op of the forward whose numbers this one repeats, if a checkpoint is recomputing it."""
-        if torch.default_generator.initial_seed() != self._seed:
-            raise CaptureError(
-                f"the function seeds the random number generator; a program would draw other numbers.\n{self._where()}\n"
-                "Seed it outside, or pass a generator."
-            )
-        region, recomputing = checkpoint_region()
-        if region is None:
-            return None
-        drawn = self._draws.setdefault(id(region), (region, []))[1]
-        if recomputing is None:
-            drawn.append(index)
-            return None
-        run = (id(region), id(recomputing))
-        place = self._redrawn.get(run, 0)
-        self._redrawn[run] = place + 1
-        self._recomputing.append(recomputing)  # alive, so that its id stays its own
-        return drawn[place] if place < len(drawn) else None
-
     def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
-        """An `out=` argument of another shape is resized, then written: two ops, the first of which bumps no version."""
+        """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""
         for place, made in outcome.resized:
             target = given[place]
-            if target.requires_grad or sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given) > 1:
+            if (
+                target.requires_grad
+                or sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given) > 1
+            ):
                 raise CaptureError(
                     f"an out= argument {self.alias(target).spec} is resized that needs a gradient or is read too.\n"
                     f"{self._where()}\nGive it the shape of the result, or leave out= away."
@@ -361,18 +310,6 @@ class Recorder(TorchDispatchMode):
         bases = [_base_of(self.objects[alias.object]) for alias in writes]
         return tuple(self.alias(base).object for base in bases)
 
-    def _writes(self, func: OpOverload, kind: Kind, args: Any, kwargs: Any) -> tuple[Alias, ...]:
-        hidden = HIDDEN_WRITES.get(func)
-        places = hidden(args) if hidden is not None else kind.writes
-        found: list[Alias] = []
-        for place in places:
-            value = kwargs.get(place) if isinstance(place, str) else (args[place] if place < len(args) else None)
-            if isinstance(value, Alias):
-                found.append(value)
-            elif isinstance(value, list):
-                found.extend(v for v in value if isinstance(v, Alias))
-        return tuple(found)
-
     def append(self, func: Any, args: Any, kwargs: Any, outputs: Any, **more: Any) -> None:
         op = Op(
             index=len(self.ops),
@@ -383,7 +320,7 @@ class Recorder(TorchDispatchMode):
             writes=more.get("writes", ()),
             phase=self.phase,
             grad_enabled=torch.is_grad_enabled(),
-            origin=self._origin(),
+            origin=self._origins.now(self.phase, self.module),
             is_view=more.get("is_view", False),
             rebased=more.get("rebased", ()),
             redraws=more.get("redraws"),
@@ -426,22 +363,7 @@ class Recorder(TorchDispatchMode):
     def _known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The value of a tensor that depends on no input; None if it does, or is random, or was written."""
         with no_dispatch_modes(), torch.no_grad():
-            return known_value(self, self.alias(tensor))
-
-    # -- where ----------------------------------------------------------------------------------------
-
-    def _origin(self) -> Origin:
-        node = current_autograd_node()
-        if node is not None and self.phase:
-            if node is not self._node[0]:
-                self._node = (node, self._origins.get(node._sequence_nr(), _NOWHERE))
-                if isinstance(node, BackwardCFunction):
-                    self._note_live(node)
-            return self._node[1]
-        code, instruction = user_frame(5)
-        origin = Origin(code, instruction, self.module)
-        self._origins[next_sequence_number() - 1] = origin
-        return origin
+            return known_value(self.ops, self.constants, self.alias(tensor))
 
     def _note_live(self, node: Any) -> None:
         """Inputs kept as attributes of a custom Function's context are read as they are when backward runs."""
@@ -452,9 +374,7 @@ class Recorder(TorchDispatchMode):
                     self.live.add(storage)
 
     def _where(self) -> str:
-        code, instruction = user_frame(2)
-        origin = Origin(code, instruction, self.module)
-        return f"  at {origin}" + (f", module {self.module}" if self.module else "")
+        return where(self.module)
 
 
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:

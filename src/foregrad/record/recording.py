@@ -1,8 +1,8 @@
 """Recording: one run of the user's function on ghosts, kept so that any backward of it can be recorded later.
 
-The ghosts keep eager's own autograd graph alive. A backward is the autograd engine running over that graph under the same
-recorder; a backward from other outputs, or one that is itself differentiated, is one more run of the engine. The user's
-function is never run again.
+The ghosts keep eager's own autograd graph alive. A backward is the autograd engine running over that graph under the
+same recorder; a backward from other outputs, or one that is itself differentiated, is one more run of the engine. The
+user's function is never run again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,19 @@ from foregrad.substrate import (
 )
 from foregrad.words.spec import Spec, contiguous_stride
 
-_PLAIN_OUTPUTS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.Size, bytes)
+_PLAIN_OUTPUTS = (
+    int,
+    float,
+    bool,
+    str,
+    complex,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.Size,
+    bytes,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +103,9 @@ class Recording:
             except RuntimeError as error:
                 if any(_is_leaf_view(lifted) for lifted in self.inputs.all) and "inplace" in str(error):
                     raise CaptureError(f"a leaf that is a view of another tensor is written: {error}") from error
-                if any(lifted.base is not None for lifted in self.inputs.all) and "have been used in the graph" in str(error):
+                if any(lifted.base is not None for lifted in self.inputs.all) and "have been used in the graph" in str(
+                    error
+                ):
                     raise CaptureError(f"a gradient between two inputs that share memory: {error}") from error
                 raise
             finally:

@@ -98,9 +98,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     return Results(tuple(bases.values()), escaping, renames, written)
 
 
-def _escaping(
-    recording: Recording, seen: list[torch.Tensor], renames: dict[int, list[Op]]
-) -> tuple[torch.Tensor, ...]:
+def _escaping(recording: Recording, seen: list[torch.Tensor], renames: dict[int, list[Op]]) -> tuple[torch.Tensor, ...]:
     """Tensors that can be seen after the call, and those whose memory they took over by `set_` or `.data =`."""
     recorder = recording.recorder
     escaping = {id(t): t for t in seen}

@@ -9,12 +9,20 @@ from typing import Any
 import torch
 
 from foregrad.functionalize.effects import Ref, siblings
+from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
-from foregrad.partition.split import Saved
 from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, over_memory, set_mode
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward, restrided
 from foregrad.runtime.source import Source
-from foregrad.substrate import BELOW_AUTOGRAD, TreeSpec, autocast_disabled, exclude_keys, set_version, tree_unflatten, version_of
+from foregrad.substrate import (
+    BELOW_AUTOGRAD,
+    TreeSpec,
+    autocast_disabled,
+    exclude_keys,
+    set_version,
+    tree_unflatten,
+    version_of,
+)
 
 
 class CallWriter:
@@ -261,7 +269,9 @@ class CallWriter:
                 gradients: Any = [None] * len(order)
             elif torch.is_grad_enabled():
                 saved = ctx.saved_tensors
-                edges: list[Any] = [node.variable if hasattr(node, "variable") else None for node, _ in ctx.next_functions]
+                edges: list[Any] = [
+                    node.variable if hasattr(node, "variable") else None for node, _ in ctx.next_functions
+                ]
                 for place, carrier in zip(carried, saved[len(saved) - num_carriers :], strict=True):
                     edges[place] = carrier
                 by_slot = {slot: edges[i] for i, slot in enumerate(order)}

@@ -6,7 +6,19 @@ from typing import Any
 
 import torch
 
-from foregrad.functionalize.effects import Accumulate, Attach, Copy, Effects, Hook, Ref, Replay, RequireGrad, Reshape, Step, Wrap
+from foregrad.functionalize.effects import (
+    Accumulate,
+    Attach,
+    Copy,
+    Effects,
+    Hook,
+    Ref,
+    Replay,
+    RequireGrad,
+    Reshape,
+    Step,
+    Wrap,
+)
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
@@ -21,7 +33,7 @@ class Attached(torch.autograd.Function):
         return holder[0]
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         return gradient, None
 
 
@@ -39,7 +51,7 @@ class Written(torch.autograd.Function):
         return target
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         # For a view autograd puts this into the gradient of the base, where it must be defined.
         return (torch.zeros_like(gradient) if ctx.is_view else None), gradient
 
@@ -52,7 +64,7 @@ class FunctionView(torch.autograd.Function):
         return value.view_as(value)
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
 
 
@@ -101,7 +113,9 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         grad_enabled = set_mode(source, grad_enabled, step.grad_enabled)
         if step.stamp is not None:
             source.line(f"{source.name('set_version', set_version)}(o{step.stamp[0]}, {step.stamp[1]})")
-        args = ", ".join([_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()])
+        args = ", ".join(
+            [_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()]
+        )
         if step.func is SET_DATA:
             source.line(f"{target}.data = o{step.args[1].object}")
         elif step.is_silent:

@@ -16,7 +16,19 @@ from foregrad.runtime.source import Source
 from foregrad.substrate import GlobalStateGuard, TensorGuards, tree_flatten
 
 MISS = object()
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+_PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -65,7 +77,7 @@ class GuardWriter:
         self.source.line(f"if {condition}: return MISS")
 
     def _state(self) -> None:
-        check = self.source.name("state_is_same", GlobalStateGuard().check)  # type: ignore[no-untyped-call]
+        check = self.source.name("state_is_same", GlobalStateGuard().check)
         inference = self.source.name("is_inference", torch.is_inference_mode_enabled)
         self.miss_if(f"not {check}() or {inference}() is not {torch.is_inference_mode_enabled()}")
 
@@ -197,7 +209,7 @@ class GuardWriter:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
-        guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)  # type: ignore[call-arg]
+        guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)
         self.miss_if(f"not {self.source.name('tensors_are_same', guards.check)}({', '.join(names)})")
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
         if leaves:
@@ -243,7 +255,7 @@ def _is_simple(value: Any) -> bool:
 
 def _can_compare(value: Any) -> bool:
     """Whether a guard can hold a value: plain ones, and small containers of them."""
-    if isinstance(value, _PLAIN) or isinstance(value, torch.Tensor):
+    if isinstance(value, (*_PLAIN, torch.Tensor)):
         return True
     if type(value) in (list, tuple):
         return len(value) < 100 and all(_can_compare(v) for v in value)

@@ -15,9 +15,9 @@ import torch
 
 from foregrad.backends.eager import compile_graph
 from foregrad.errors import BackwardError
-from foregrad.partition.split import Halves, split
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
+from foregrad.program.split import Halves
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
 Mask = tuple[bool, ...]
@@ -41,7 +41,7 @@ class CompiledStage:
     def __init__(self, stage: Stage, program: Program) -> None:
         self.stage = stage
         self.program = program
-        self.halves: Halves = split(program)
+        self.halves: Halves = program.halves
         self.run_forward = compile_graph(self.halves.forward, "forward")
         self._saved_keys = [s.key for s in self.halves.saved]
         self._lock = threading.RLock()
@@ -69,7 +69,7 @@ class CompiledStage:
     def _record_backward(self, mask: Mask) -> CompiledBackward:
         backward = self._run_engine(mask)
         program = build(replace(self.stage, backward=backward), self.program.name)
-        return self._compile_backward(program, split(program))
+        return self._compile_backward(program, program.halves)
 
     def _run_engine(self, mask: Mask, differentiable: Mask | None = None) -> Any:
         stage = self.stage
@@ -96,7 +96,7 @@ class CompiledStage:
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
-            writes=tuple(calling.live.index(calling.outputs[i]) for i in written),  # type: ignore[arg-type]
+            writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
         )
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
@@ -146,7 +146,7 @@ def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
         node = gradient.grad_fn
         if node is not None and node.name().endswith("Error"):
             try:
-                node(gradient)
+                node(gradient)  # type: ignore[operator]
             except RuntimeError as error:
                 return error
     return None
@@ -197,7 +197,11 @@ class Later(torch.autograd.Function):
         ctx.save_for_backward(*[sources[s.source][s.place] for s in halves.saved], *edges)
         gradients = stage.earlier.gradients
         ctx.mark_non_differentiable(
-            *[o for o, g in zip(outputs, gradients, strict=True) if o is not None and g is not None and not g.requires_grad]
+            *[
+                o
+                for o, g in zip(outputs, gradients, strict=True)
+                if o is not None and g is not None and not g.requires_grad
+            ]
         )
         ctx.places = [i for i, g in enumerate(gradients) if g is not None and g.requires_grad]
         return outputs

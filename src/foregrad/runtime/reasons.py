@@ -40,9 +40,7 @@ def reason_for(told: dict[str, str], before: list[dict[str, str]]) -> str:
     """What differs from the most similar earlier capture."""
     if not before:
         return "first call"
-    differences = [
-        [name for name in {**old, **told} if old.get(name) != told.get(name)] for old in before
-    ]
+    differences = [[name for name in {**old, **told} if old.get(name) != told.get(name)] for old in before]
     best = min(range(len(before)), key=lambda i: len(differences[i]))
     if not differences[best]:
         return "the same call, but an object or the overlap of memory differs"
@@ -51,7 +49,9 @@ def reason_for(told: dict[str, str], before: list[dict[str, str]]) -> str:
 
 
 def _module_text(module: torch.nn.Module) -> str:
-    simple = {k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str)) and k != "call_super_init"}
+    simple = {
+        k: v for k, v in vars(module).items() if isinstance(v, (bool, int, float, str)) and k != "call_super_init"
+    }
     hooks = sum(len(v) for k, v in vars(module).items() if k.endswith("_hooks") and isinstance(v, dict))
     return ", ".join([f"{k}={v}" for k, v in simple.items()] + ([f"{hooks} hooks"] if hooks else []))
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from torch import fx
 
 from foregrad.program.clean import clean, is_view
-from foregrad.program.program import Program
 from foregrad.substrate import lazy_graph_module
+from foregrad.words.signature import Signature
 from foregrad.words.spec import Spec
 
 
@@ -39,21 +38,20 @@ class Halves:
     gradients: tuple[int, ...]  # which outputs of the program backward gives
 
 
-@lru_cache(maxsize=64)
-def split(program: Program) -> Halves:
+def split(module: fx.GraphModule, signature: Signature, first_phase: int = 0) -> Halves:
     """Cut where the phase changes, saving what backward needs."""
-    return _Splitter(program).split()
+    return _Splitter(module, signature, first_phase).split()
 
 
 class _Splitter:
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.first = program.first_phase
-        self.graph = program.graph.graph
+    def __init__(self, module: fx.GraphModule, signature: Signature, first_phase: int) -> None:
+        self.module = module
+        self.first = first_phase
+        self.graph = module.graph
         self.order = {n: i for i, n in enumerate(self.graph.nodes)}
         self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         results: Any = self.graph.output_node().args[0]
-        is_late = [o.role in ("grad", "write in backward") for o in program.signature.outputs]
+        is_late = [o.role in ("grad", "write in backward") for o in signature.outputs]
         self.forward_places = [i for i, late in enumerate(is_late) if not late]
         self.backward_places = [i for i, late in enumerate(is_late) if late]
         self.forward_outputs = [results[i] for i in self.forward_places]
@@ -110,8 +108,7 @@ class _Splitter:
     def _saved(
         self, boundary: list[fx.Node], inputs: list[fx.Node], kept: list[fx.Node], values: list[fx.Node]
     ) -> tuple[Saved, ...]:
-        outputs = [o for o in self.forward_outputs]
-        homes = {"output": outputs, "value": values, "kept": kept, "input": inputs}
+        homes = {"output": self.forward_outputs, "value": values, "kept": kept, "input": inputs}
         found = {node: (source, place) for source, nodes in homes.items() for place, node in enumerate(nodes)}
         return tuple(self._describe(node, *found[node]) for node in boundary)
 
@@ -119,7 +116,7 @@ class _Splitter:
         key = node.meta.get("key") or node.meta.get("tangent") or ("input", node.name)
         return Saved(node.name, node.meta["spec"], key, source, place)
 
-    def _extract(self, name: str, inputs: list[fx.Node], inside: set[fx.Node], outputs: list[Any]) -> fx.GraphModule:
+    def _extract(self, title: str, inputs: list[fx.Node], inside: set[fx.Node], outputs: list[Any]) -> fx.GraphModule:
         """A graph of its own with these inputs, nodes and outputs."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
@@ -130,5 +127,6 @@ class _Splitter:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
         graph.output(tuple(copies[o] if isinstance(o, fx.Node) else None for o in outputs))
         clean(graph)
-        constants = {str(n.target): getattr(self.program.graph, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
-        return lazy_graph_module(constants, graph, name)
+        names = [str(n.target) for n in graph.nodes if n.op == "get_attr"]
+        constants = {name: getattr(self.module, name) for name in names}
+        return lazy_graph_module(constants, graph, title)

@@ -1,0 +1,305 @@
+"""Plan the effects: which view and metadata ops must be replayed after the call, and which inputs are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.functionalize.effects import (
+    Accumulate,
+    Attach,
+    Copy,
+    Effects,
+    Hook,
+    Ref,
+    Replay,
+    RequireGrad,
+    Reshape,
+    Step,
+    Wrap,
+)
+from foregrad.functionalize.overlap import overlaps_itself
+from foregrad.record.intercept import SET_DATA
+from foregrad.record.recording import Recording
+from foregrad.record.results import Base, Results, is_function_view
+from foregrad.record.trace import Alias, Op, Storage
+
+#: Changes of metadata that leave the version counter alone.
+_BUMPS_NOTHING = {SET_DATA, torch.ops.aten.detach_.default}
+
+#: Changes of metadata after which a tensor may show less of its memory.
+_CHANGES_EXTENT = {
+    torch.ops.aten.resize_.default,
+    torch.ops.aten.resize_as_.default,
+    torch.ops.aten.as_strided_.default,
+}
+
+
+def plan_effects(recording: Recording, results: Results) -> Effects:
+    return _Planner(recording, results).plan()
+
+
+@dataclass
+class _Planner:
+    recording: Recording
+    results: Results
+    steps: list[tuple[float, Step]] = field(default_factory=list)
+    seen: set[int] = field(default_factory=set)
+
+    def plan(self) -> Effects:
+        recording, recorder = self.recording, self.recording.recorder
+        ops = recorder.ops[: recording.num_forward]
+        self.renames = self.results.renames
+        self.inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
+        self.bases = {b.alias.object: b for b in self.results.bases}
+        self.writes: dict[Storage, list[tuple[int, int]]] = {}  # op and object, in order
+        for op in ops:
+            for alias in op.writes:
+                self.writes.setdefault(alias.storage, []).append((op.index, alias.object))
+        self.returned = self._returned()
+        for ghost in self.results.escaping:
+            self._need(recorder.alias(ghost).object)
+        for base in self.results.bases:
+            if base.kind != "fresh":
+                self._write(base)
+        for number, lifted in self.inputs.items():
+            if lifted.ghost.is_leaf and lifted.ghost.grad is not None:
+                alias = recorder.alias(lifted.ghost.grad)
+                self.steps.append((recording.num_forward + 1.0, Accumulate(number, alias)))
+        prologue = self._flags()
+        ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
+        bumps = self._bumps(ordered)
+        return Effects(
+            prologue=prologue,
+            steps=ordered,
+            inputs=self.inputs,
+            returned=self.returned,
+            version_shifts=self._shifts(bumps),
+            bumps=bumps,
+            late_versions=self._late_versions(ordered),
+            counters={number: self._counter(number) for number in self.returned},
+        )
+
+    def _returned(self) -> dict[int, Base]:
+        """One tensor for each new storage; its other bases look at the memory of the first."""
+        first: dict[Storage, Base] = {}
+        returned: dict[int, Base] = {}
+        for base in self.results.bases:
+            if base.kind == "fresh":
+                first.setdefault(base.alias.storage, base)
+                if base.alias is base.alias.storage.root:
+                    first[base.alias.storage] = base
+        for base in self.results.bases:
+            if base.kind != "fresh":
+                continue
+            returned[base.alias.object] = base
+        self.first = first
+        return returned
+
+    def _need(self, number: int) -> None:
+        """Plan the ops that bring an object into being, and those that change its geometry."""
+        if number in self.seen:
+            return
+        self.seen.add(number)
+        if number not in self.inputs:
+            base = self.bases.get(number)
+            if base is not None and base.kind == "fresh":
+                if is_function_view(base.ghost):
+                    self.steps.append((-1.0, Wrap(number)))
+                return
+            taken = self._taken_over(number)
+            if taken is not None:
+                self._need(taken.args[1].object)
+                self.steps.append((taken.index, Reshape(number, taken.args[1].object, taken.outputs.geometry, "data")))
+                later = [op for op in self.renames[number] if op.index > taken.index]
+                for op in later:
+                    self._replay(op, number, is_in_place=True)
+                return
+            self._create(number)
+        for op in self.renames.get(number, ()):
+            for alias in op.args[1:]:
+                if isinstance(alias, Alias):
+                    self._need(alias.object)
+            self._replay(op, number, is_in_place=True)
+
+    def _taken_over(self, number: int) -> Op | None:
+        """The op by which a new tensor, of no interest before, took over another's memory."""
+        if self._first_alias(number).parent is not None:
+            return None
+        changes = [
+            op for op in self.renames.get(number, ()) if isinstance(op.args[1] if len(op.args) > 1 else None, Alias)
+        ]
+        return changes[-1] if changes else None
+
+    def _create(self, number: int) -> None:
+        alias = self._first_alias(number)
+        if alias.op is None or alias.parent is None:
+            raise AssertionError("an output that is neither new nor a view")
+        op = self.recording.recorder.ops[alias.op]
+        self._need(alias.parent.object)
+        parent = alias.parent
+        source = self.bases.get(parent.object)
+        if source is not None and source.kind == "fresh" and source.alias is not parent:
+            # The base changed its geometry later, and is returned in its last one.
+            if source.alias.storage is not parent.storage:
+                raise CaptureError(
+                    "the function returns a tensor whose memory it replaced, and a view of the old memory."
+                )
+            geometry = alias.geometry
+            self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
+        elif op.index in self.recording.intercept.unshared:
+            self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, "data")))
+        else:
+            self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
+
+    def _first_alias(self, number: int) -> Alias:
+        renames = self.renames.get(number)
+        if renames:
+            assert renames[0].renames is not None
+            return renames[0].renames
+        return self.recording.recorder.alias(self.recording.recorder.objects[number])
+
+    def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
+        args = tuple(_refs(a) for a in op.args)
+        kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
+        is_silent = op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
+        if op.func in _CHANGES_EXTENT and op.renames is not None and op.renames.geometry == op.outputs.geometry:
+            return  # resized to what it was
+        stamp = None if is_in_place else self._stamp(op, number)
+        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent, stamp)
+        self.steps.append((op.index, step))
+
+    def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
+        """A view of a new tensor that was written later must look as old as it is."""
+        counter = self._counter(number)
+        base = self.returned.get(counter)
+        return (counter, op.version) if base is not None and base.version else None
+
+    def _write(self, base: Base) -> None:
+        """Plan the copy into an input that was written, or into another look at its memory with its own history."""
+        number = base.alias.object
+        first = self._first_alias(number)
+        if first.storage not in self.writes:
+            if base.needs_tangent:
+                is_input = base.kind == "input"
+                place = float(self.recording.num_forward) if is_input else self._made_at(number) + 0.1
+                step = Copy(number, base.alias, "grad") if is_input else Attach(number, base.alias)
+                self.steps.append((place, step))
+            return
+        alias, place = first, self._last_write(number, first.storage)
+        for op in self.renames.get(number, ()):
+            if op.outputs.storage is not first.storage or op.func in _CHANGES_EXTENT:
+                place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
+                break
+            alias, place = op.outputs, max(place, float(op.index))
+        if base.kind == "input":
+            if overlaps_itself(alias):
+                raise CaptureError("the function writes to a tensor some of whose elements are one place in memory.")
+            self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
+        elif base.needs_tangent:
+            self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias)))
+
+    def _made_at(self, number: int) -> float:
+        taken = self._taken_over(number)
+        return float(taken.index if taken is not None else self._first_alias(number).op or 0)
+
+    def _last_write(self, number: int, storage: Storage) -> float:
+        """The last write that the version counter of an object has counted; else the last one."""
+        writes, counter = self.writes[storage], self._counter(number)
+        counted = [index for index, target in writes if self._counter(target) == counter]
+        return float(counted[-1] if counted else writes[-1][0])
+
+    def _how(self, base: Base) -> str:
+        if base.needs_tangent:
+            return "grad"
+        assert base.lifted is not None
+        bumps = base.version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
+        return "no_grad" if bumps > 0 else "data"
+
+    def _flags(self) -> tuple[Step, ...]:
+        """Changes of requires_grad: those that the program itself relies on come before it."""
+        before: list[Step] = []
+        asked = dict(self.recording.intercept.flags)
+        for number, lifted in self.inputs.items():
+            is_detached = any(op.func is torch.ops.aten.detach_.default for op in self.renames.get(number, ()))
+            if lifted.ghost.is_leaf and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
+                step = RequireGrad(number, lifted.ghost.requires_grad)
+                if step.flag:
+                    before.append(step)
+                else:
+                    self.steps.append((asked.get(number, -1.0) + 0.2, step))
+        for ghost in self.results.escaping:
+            number = self.recording.recorder.alias(ghost).object
+            inherits = ghost._base is not None and ghost._base.requires_grad
+            if number not in self.inputs and ghost.requires_grad and _is_leaf(ghost) and not inherits:
+                self.steps.append(
+                    (asked.get(number, self._first_alias(number).op or 0) + 0.2, RequireGrad(number, True))
+                )
+        for base in self.results.bases:
+            number = base.alias.object
+            if base.kind == "fresh" and base.ghost.requires_grad and _is_leaf(base.ghost) and base.ghost._base is None:
+                self.steps.append((asked.get(number, -1.0) + 0.2, RequireGrad(number, True)))
+        before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
+        return tuple(before)
+
+    def _counter(self, number: int) -> int:
+        """The object whose version counter this one shares."""
+        while number not in self.inputs:
+            alias = self._first_alias(number)
+            op = self.recording.recorder.ops[alias.op] if alias.op is not None else None
+            if alias.parent is None or op is None or op.index in self.recording.intercept.unshared:
+                return number
+            number = alias.parent.object
+        lifted = self.inputs[number]
+        return number if lifted.base is None else self._counter(lifted.base.alias.object)
+
+    def _bumps(self, steps: tuple[Step, ...]) -> dict[int, int]:
+        bumps: dict[int, int] = {}
+        for step in steps:
+            if (isinstance(step, Copy) and step.how != "data") or (
+                isinstance(step, Replay) and step.is_in_place and not step.is_silent
+            ):
+                counter = self._counter(step.target)
+                bumps[counter] = bumps.get(counter, 0) + 1
+        return bumps
+
+    def _shifts(self, bumps: dict[int, int]) -> dict[int, int]:
+        shifts: dict[int, int] = {}
+        for number, lifted in self.inputs.items():
+            if number in self.bases:
+                shifts[number] = self.bases[number].version - lifted.version - bumps.get(number, 0)
+        for number, base in self.returned.items():
+            if base is self.first[base.alias.storage]:
+                shifts[number] = base.version - bumps.get(self._counter(number), 0)
+        return {number: shift for number, shift in shifts.items() if shift}
+
+    def _late_versions(self, steps: tuple[Step, ...]) -> dict[int, int]:
+        """Objects with a counter of their own that the steps make, or that they set back for a while."""
+        late = {
+            step.stamp[0]: self.returned[step.stamp[0]].version
+            for step in steps
+            if isinstance(step, Replay) and step.stamp
+        }
+        for number, base in self.bases.items():
+            is_made = number not in self.returned or base is not self.first[base.alias.storage]
+            if number not in self.inputs and is_made and self._counter(number) == number and base.version:
+                late[number] = base.version
+        return late
+
+
+def _is_leaf(ghost: torch.Tensor) -> bool:
+    try:
+        return ghost.is_leaf
+    except RuntimeError:  # autograd refuses to tell: a view of several whose base was written
+        return False
+
+
+def _refs(value: Any) -> Any:
+    if isinstance(value, Alias):
+        return Ref(value.object)
+    if isinstance(value, list):
+        return [_refs(v) for v in value]
+    return value

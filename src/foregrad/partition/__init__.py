@@ -1,1 +1,0 @@
-"""Cut a program into halves that are compiled by themselves."""

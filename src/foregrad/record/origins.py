@@ -1,0 +1,42 @@
+"""Origins: the user's line and the module that each op comes from, in forward and in backward."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from foregrad.record.frames import user_frame
+from foregrad.record.trace import Origin
+from foregrad.substrate import BackwardCFunction, current_autograd_node, next_sequence_number
+
+_NOWHERE = Origin(None, 0, "")
+
+
+class Origins:
+    """Backward ops have the origin of the forward op whose autograd node is running.
+
+    `on_function` is told of each custom Function whose backward starts to run.
+    """
+
+    def __init__(self, on_function: Callable[[Any], None]) -> None:
+        self._by_number: dict[int, Origin] = {}
+        self._node: tuple[Any, Origin] = (None, _NOWHERE)
+        self._on_function = on_function
+
+    def now(self, phase: int, module: str) -> Origin:
+        node = current_autograd_node() if phase else None
+        if node is not None:
+            if node is not self._node[0]:
+                self._node = (node, self._by_number.get(node._sequence_nr(), _NOWHERE))
+                if isinstance(node, BackwardCFunction):
+                    self._on_function(node)
+            return self._node[1]
+        origin = Origin(*user_frame(3), module)
+        self._by_number[next_sequence_number() - 1] = origin
+        return origin
+
+
+def where(module: str) -> str:
+    """The user's line that is running, as a line of an error."""
+    origin = Origin(*user_frame(2), module)
+    return f"  at {origin}" + (f", module {module}" if module else "")
