@@ -17,7 +17,7 @@ from foregrad.errors import CaptureError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
-from foregrad.record.recording import Backward, Recording
+from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.runtime.locate import Location, Variable, locate, variables
 from foregrad.substrate import tree_flatten_with_path
@@ -184,9 +184,10 @@ def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage
 def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
     """The backward from all results; if eager would refuse that, from those results for which it would not."""
     reals = [lifted.real for lifted in inputs]
+    layouts = usual_layouts(sources)
     inner = _inner_leaves(recording)
     if inner:
-        tried = recording.backward(sources, [*slots, *inner], (True,) * len(sources), reals=reals)
+        tried = recording.backward(sources, [*slots, *inner], layouts, reals=reals)
         seen = {id(o) for o in recording.outputs}
         reached = tried.gradients[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
@@ -196,14 +197,15 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
             )
         if tried.error is not None and len(sources) == 1:
             return tried
-    whole = recording.backward(sources, slots, (True,) * len(sources), reals=reals)
+    whole = recording.backward(sources, slots, layouts, reals=reals)
     if whole.error is None or len(sources) == 1:
         return whole
-    fine = []
-    for place in range(len(sources)):
-        alone = recording.backward(sources, slots, tuple(i == place for i in range(len(sources))), reals=reals)
-        fine.append(alone.error is None)
-    return recording.backward(sources, slots, tuple(fine), reals=reals) if any(fine) else whole
+    fine: list[tuple[int, ...] | None] = []
+    for place, stride in enumerate(layouts):
+        alone = tuple(stride if i == place else None for i in range(len(sources)))
+        refused = recording.backward(sources, slots, alone, reals=reals).error is not None
+        fine.append(None if refused else stride)
+    return whole if fine == [None] * len(fine) else recording.backward(sources, slots, tuple(fine), reals=reals)
 
 
 def _inner_leaves(recording: Recording) -> list[torch.Tensor]:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from foregrad.capture import Captured, capture_call
+from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
 from foregrad.runtime.call import CallWriter
@@ -46,7 +47,7 @@ class Compiled:
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
             return self._target(*args, **kwargs)
         for call in self._calls:
@@ -65,7 +66,11 @@ class Compiled:
             self.captures = (*self.captures, made)
             self._calls = (made.call, *self._calls)
         result = made.call(args, kwargs)
-        assert result is not MISS, "a new program does not fit the call that it was captured for"
+        if result is MISS:
+            raise CaptureError(
+                f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
+                "for a second call. Pass the value as an argument, and return the new one."
+            )
         return result
 
     def _new_capture(self, args: Any, kwargs: Any) -> Capture:
@@ -73,7 +78,7 @@ class Compiled:
         program = captured.program.apply(self._passes) if self._passes else captured.program
         description = describe_call(captured)
         reason = reason_for(description, [c.description for c in self.captures])
-        return make_capture(captured, program, args, kwargs, description, reason)
+        return make_capture(captured, program, args, kwargs, description, reason, self._passes)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self._target, args, kwargs)
@@ -83,7 +88,7 @@ class Compiled:
 
 
 def make_capture(
-    captured: Captured, program: Program, args: Any, kwargs: Any, description: dict[str, str], reason: str
+    captured: Captured, program: Program, args: Any, kwargs: Any, description: dict[str, str], reason: str, passes: Any
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
     calling, inputs = program.calling, captured.stage.recording.inputs
@@ -102,7 +107,7 @@ def make_capture(
     source.namespace["MISS"] = MISS
     with source.block("def call(args, kwargs):"):
         GuardWriter(assumptions, source).write()
-        compiled = CompiledStage(captured.stage, program)
+        compiled = CompiledStage(captured.stage, program, passes)
         CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
     inputs.release()
     return Capture(reason, program, source.load("call"), str(source), description)

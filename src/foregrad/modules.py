@@ -20,7 +20,7 @@ from foregrad.compile import Compiled, Pass
 class CompiledForward:
     """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
 
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
+    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return compiled_of(self)(*args, **kwargs)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -38,7 +38,7 @@ class CompiledForward:
 class LazyForward(CompiledForward):
     """Mixed in where parameters get their shapes at the first call, which runs the module itself."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         module = compiled_of(self).target
         result = module(*args, **kwargs)
         if not is_lazy(module):

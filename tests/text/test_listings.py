@@ -34,3 +34,9 @@ def test_a_listing_can_be_compared(name):
 
 def test_every_golden_file_has_a_program():
     assert {path.stem for path in Path(__file__).parent.glob("*.txt")} == set(PROGRAMS)
+
+
+def test_a_backward_op_stands_under_the_line_of_its_forward_op():
+    """Also where ops without a gradient, such as the counting of batches, come between."""
+    backward = str(fg.capture(*PROGRAMS["normed"]())).split("  backward\n")[1]
+    assert "y = self.fc(x)  [fc]\n" in backward

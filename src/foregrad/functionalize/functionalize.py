@@ -16,9 +16,9 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, overlaps_itself, share_elements
-from foregrad.functionalize.variants import Pure, variant_of
+from foregrad.functionalize.variants import Pure, has_in_place, is_pointwise, variant_of, writes_out
 from foregrad.functionalize.views import INVERSES, out_of_place
-from foregrad.record.ghosts import GhostTable, Made, kind_of
+from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias, Op, Origin, Storage
 from foregrad.words.spec import Spec
@@ -186,12 +186,12 @@ class Functionalizer:
     def _check_overlap(self, op: Op) -> None:
         """Refuse writes whose outcome depends on the order in which elements are visited."""
         arguments = _flat(op.args) + _flat(list(op.kwargs.values()))
-        has_out = any(isinstance(w, str) for w in kind_of(op.func).writes)
+        reads = _flat(op.args)[1:] if has_in_place(op.func) else _flat(op.args)
         for target in op.writes:
             if overlaps_itself(target):
                 raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
-            beside = [a for a in _flat(op.args) if a.storage is target.storage]
-            if has_out and torch.Tag.pointwise not in op.func.tags and any(share_elements(a, target) for a in beside):
+            beside = [a for a in reads if a.storage is target.storage]
+            if writes_out(op.func) and not is_pointwise(op.func) and any(share_elements(a, target) for a in beside):
                 raise self._refuse(op, "an op writes its result over its own argument")
             others = [a for a in arguments if a.storage is target.storage and a.geometry != target.geometry]
             if any(share_elements(target, other) for other in others):

@@ -250,7 +250,8 @@ class _Planner:
         while number not in self.inputs:
             alias = self._first_alias(number)
             op = self.recording.recorder.ops[alias.op] if alias.op is not None else None
-            if alias.parent is None or op is None or op.index in self.recording.intercept.unshared:
+            is_same = alias.parent is not None and alias.parent.object == number
+            if alias.parent is None or op is None or is_same or op.index in self.recording.intercept.unshared:
                 return number
             number = alias.parent.object
         lifted = self.inputs[number]

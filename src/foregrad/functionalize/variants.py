@@ -70,6 +70,21 @@ def variant_of(func: OpOverload) -> Variant:
     return _in_place(func) or _with_out(func) or _pure(func)
 
 
+def writes_out(func: OpOverload) -> bool:
+    """Whether an op writes to `out=` arguments."""
+    return any(isinstance(place, str) for place in kind_of(func).writes)
+
+
+def is_pointwise(func: OpOverload) -> bool:
+    return torch.Tag.pointwise in getattr(variant_of(func).func, "tags", ())
+
+
+def has_in_place(func: OpOverload) -> bool:
+    """Whether an op can write its result over its first argument, as `addmm_` does."""
+    namespace, name = func._schema.name.split("::")
+    return hasattr(getattr(torch.ops, namespace), f"{name}_")
+
+
 def _in_place(func: OpOverload) -> Variant | None:
     """`foo_` gives `foo`: the only written argument is the first, and it is what the op returns."""
     namespace, name = func._schema.name.split("::")

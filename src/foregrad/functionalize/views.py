@@ -93,8 +93,8 @@ INVERSES: dict[OpOverload, Inverse] = {
     aten.view.dtype: _other_dtype,
     aten.view_as_real.default: _bits(aten.view_as_complex.default),
     aten.view_as_complex.default: _bits(aten.view_as_real.default),
-    aten._conj.default: _bits(aten._conj.default),
-    aten._neg_view.default: _bits(aten._neg_view.default),
+    aten._conj.default: _bits(aten._conj_physical.default),
+    aten._neg_view.default: _bits(aten.neg.default),
 }
 
 

@@ -144,9 +144,9 @@ class GhostTable:
             return _ask(func, args, kwargs, _zeros_like)
 
 
-def outcome_with(func: OpOverload, args: list[Any], known: set[int]) -> Outcome:
+def outcome_with(func: OpOverload, args: list[Any], kwargs: dict[str, Any], known: set[int]) -> Outcome:
     """What an op returns when the tensors with these ids are known; the others are ghosts, and zeros do for them."""
-    return _ask(func, args, {}, lambda t: t if id(t) in known else _zeros_like(t))
+    return _ask(func, args, kwargs, lambda t: t if id(t) in known else _zeros_like(t))
 
 
 def _depends_on_data(func: OpOverload) -> bool:

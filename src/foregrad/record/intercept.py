@@ -141,6 +141,14 @@ class Intercept(TorchFunctionMode):
         self.flags.append((self._recorder.alias(args[0]).object, len(self._recorder.ops) - 1))
         return func(*args, **kwargs)
 
+    def check_in_program(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Functions of torch that look at data only to refuse bad values: the program does that at each call."""
+        self._recorder.assumed = _CHECKS[func]
+        try:
+            return func(*args, **kwargs)
+        finally:
+            self._recorder.assumed = None
+
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func)).strip("_")
         tensor = args[0]
@@ -161,6 +169,9 @@ def refuse(what: str, instead: str) -> None:
     raise CaptureError(f"the function {what}.\n  at {Origin(code, instruction, '')}\n{instead}")
 
 
+#: Functions of torch that check values, and what the checks find if all is well.
+_CHECKS = {torch.nn.functional.gaussian_nll_loss: False}
+
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.data.__set__: Intercept.set_data,  # type: ignore[attr-defined]
     Tensor.data.__get__: Intercept.get_data,  # type: ignore[attr-defined]
@@ -172,6 +183,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.register_hook: Intercept.register_hook,
     Tensor.tensor_split: Intercept.tensor_split,
     torch.tensor_split: Intercept.tensor_split,
+    **dict.fromkeys(_CHECKS, Intercept.check_in_program),
     **dict.fromkeys(
         (
             Tensor.tolist,

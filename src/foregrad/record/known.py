@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.record.ghosts import Outcome, outcome_with
-from foregrad.record.trace import Alias, Op, Storage
+from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.substrate import OpOverload, no_dispatch_modes
 
 aten = torch.ops.aten
@@ -35,14 +35,14 @@ Known = Callable[[torch.Tensor], torch.Tensor | None]
 def outcome_by_value(func: OpOverload, args: Any, kwargs: Any, known: Known) -> Outcome | None:
     """What an op returns whose shape depends on arguments that depend on no input, such as a fixed mask."""
     deciding = _DECIDE_SHAPE.get(func)
-    if deciding is None or kwargs:
+    if deciding is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
         return None
     values = {place: _known_values(args[place], known) for place in deciding}
     if any(v is None for v in values.values()):
         return None
     with no_dispatch_modes(), torch.no_grad():
         given = {id(t) for v in values.values() for t in (v if isinstance(v, list) else [v])}
-        return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], given)
+        return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], kwargs, given)
 
 
 def _known_values(value: Any, known: Known) -> Any:
@@ -55,33 +55,49 @@ def _known_values(value: Any, known: Known) -> Any:
 
 
 class _Evaluation:
+    """Runs recorded ops on real memory, as far as they depend on constants alone."""
+
     def __init__(self, ops: Sequence[Op], constants: dict[Storage, torch.Tensor]) -> None:
         self._ops = ops
         self._constants = constants
-        self._values: dict[Alias, torch.Tensor | None] = {}
+        self._memory: dict[Storage, torch.Tensor | None] = {}  # the contents of each storage, seen through its root
 
     def value(self, alias: Alias) -> torch.Tensor | None:
-        if alias not in self._values:
-            self._values[alias] = self._evaluate(alias)
-        return self._values[alias]
-
-    def _evaluate(self, alias: Alias) -> torch.Tensor | None:
         storage = alias.storage
-        if storage.num_writes or storage.kind == "input" or alias.spec.num_bytes > _LARGEST:
+        if storage not in self._memory:
+            self._memory[storage] = None  # while it is being computed: a cycle has no value
+            self._memory[storage] = self._contents(storage)
+        root = self._memory[storage]
+        if root is None or alias.dtype != root.dtype or alias.bits:
             return None
-        real = self._constants.get(storage)
-        if real is not None:
-            return real.as_strided(alias.size, alias.stride, alias.offset) if alias.dtype == real.dtype else None
-        if alias.op is None or alias.op >= len(self._ops):
+        return root.as_strided(alias.size, alias.stride, alias.offset)
+
+    def _contents(self, storage: Storage) -> torch.Tensor | None:
+        if storage.kind == "input" or storage.root.spec.num_bytes > _LARGEST or storage.is_grown:
             return None
-        op = self._ops[alias.op]
-        if op.writes or op.renames is not None or torch.Tag.nondeterministic_seeded in op.func.tags:
+        constant = self._constants.get(storage)
+        root = constant.clone() if constant is not None else self._made(storage.root)
+        for op in self._ops if storage.num_writes and root is not None else ():
+            if any(written.storage is storage for written in op.writes):
+                self._memory[storage] = root
+                args, kwargs = self._all(op.args), self._all(op.kwargs)
+                if args is None or kwargs is None or _is_random(op):
+                    return None
+                op.func(*args, **kwargs)
+        return root
+
+    def _made(self, root: Alias) -> torch.Tensor | None:
+        """The value with which a storage began."""
+        if root.op is None or root.op >= len(self._ops):
             return None
+        op = self._ops[root.op]
         args, kwargs = self._all(op.args), self._all(op.kwargs)
-        if args is None or kwargs is None or "empty" in op.func._schema.name:
+        if args is None or kwargs is None or op.writes or op.renames is not None or _is_random(op):
             return None
+        if any(alias.storage.num_writes for alias in aliases_in((op.args, op.kwargs))):
+            return None  # what it was made from may have been something else then
         result = op.func(*args, **kwargs)
-        return result[alias.position] if isinstance(result, (list, tuple)) else result
+        return result[root.position] if isinstance(result, (list, tuple)) else result
 
     def _all(self, value: Any) -> Any:
         """Arguments with every alias replaced by its value; None if one has none."""
@@ -94,3 +110,7 @@ class _Evaluation:
             items = [self._all(v) for v in value]
             return None if any(i is None and v is not None for i, v in zip(items, value, strict=True)) else items
         return value
+
+
+def _is_random(op: Op) -> bool:
+    return torch.Tag.nondeterministic_seeded in op.func.tags

@@ -32,7 +32,7 @@ class Origins:
                     self._on_function(node)
             return self._node[1]
         origin = Origin(*user_frame(3), module)
-        self._by_number[next_sequence_number() - 1] = origin
+        self._by_number.setdefault(next_sequence_number() - 1, origin)
         return origin
 
 

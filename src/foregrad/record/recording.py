@@ -46,6 +46,10 @@ _PLAIN_OUTPUTS = (
 )
 
 
+#: For each source of a backward, the strides of its tangent; None where no tangent arrives.
+Layouts = tuple[tuple[int, ...] | None, ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Tangent:
     """A ghost for the gradient that arrives from outside."""
@@ -138,13 +142,13 @@ class Recording:
         self,
         sources: Sequence[torch.Tensor],
         slots: Sequence[Any],
-        defined: tuple[bool, ...],
+        layouts: Layouts,
         *,
         reals: Sequence[torch.Tensor | None] = (),
         differentiable: tuple[bool, ...] | None = None,
         earlier: Backward | None = None,
     ) -> Backward:
-        """Record the engine's run from `sources` (those defined) to `slots`.
+        """Record the engine's run from `sources` to `slots`; `layouts` are the strides of the tangents that are defined.
 
         A custom Function may have been given a real tensor, past the reach of `Intercept`; `reals` are the tensors
         behind the first slots, and what arrives at them is added to what arrives at their ghosts. With `differentiable`
@@ -154,8 +158,10 @@ class Recording:
         phase = 1 if earlier is None else earlier.phase + 1
         with uninitialized_memory_untouched(), no_dispatch_modes():
             tangents = [
-                self._tangent(source, bool(differentiable and differentiable[place])) if defined[place] else None
-                for place, source in enumerate(sources)
+                None
+                if stride is None
+                else self._tangent(source, stride, bool(differentiable and differentiable[place]))
+                for place, (source, stride) in enumerate(zip(sources, layouts, strict=True))
             ]
         raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
@@ -164,7 +170,7 @@ class Recording:
         try:
             with self._engine():
                 found = run_engine(
-                    [s for s, d in zip(sources, defined, strict=True) if d],
+                    [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
                     [t.ghost for t in tangents if t is not None],
                     [*slots, *(reals[i] for i in raw)],
                     create_graph=differentiable is not None,
@@ -202,13 +208,16 @@ class Recording:
             storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < len(ops)]
         return len(ops)
 
-    def _tangent(self, source: torch.Tensor, is_differentiable: bool) -> Tangent:
-        spec = Spec.of(source)
-        if not spec.is_dense:
-            spec = Spec(spec.shape, contiguous_stride(spec.shape), spec.dtype, spec.device)
-        ghost = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+    def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
+        ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
-        return Tangent(ghost, alias, Spec(spec.shape, spec.stride, spec.dtype, spec.device))
+        return Tangent(ghost, alias, Spec(tuple(source.size()), stride, source.dtype, source.device))
+
+
+def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
+    """The strides that tangents most often have: those of what they belong to, if it fills its memory."""
+    specs = [Spec.of(source) for source in sources]
+    return tuple(s.stride if s.is_dense else contiguous_stride(s.shape) for s in specs)
 
 
 def _is_leaf_view(lifted: Lifted) -> bool:

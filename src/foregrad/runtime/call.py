@@ -11,8 +11,9 @@ import torch
 from foregrad.functionalize.effects import Ref, siblings
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
+from foregrad.record.recording import usual_layouts
 from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, over_memory, set_mode
-from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward, restrided
+from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward
 from foregrad.runtime.source import Source
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
@@ -68,7 +69,6 @@ class CallWriter:
         toggles = [s for s in self.effects.steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
         if toggles or any(getattr(s, "how", "") for s in self.effects.steps):
             with source.block("try:"):
-                source.line("pass")
                 left = emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
                 set_mode(source, left, grad_enabled)
             with source.block("except BaseException:"):
@@ -221,6 +221,8 @@ class CallWriter:
         with source.block(f"def backward({', '.join(['ctx', *arrived])}):"):
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
+            layouts = usual_layouts(self.compiled.stage.sources)
+            missing += [f"{t}.stride() != {stride}" for t, stride in zip(tangents, layouts, strict=True)]
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
             with source.block(f"if {rare}:"):
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
@@ -247,9 +249,6 @@ class CallWriter:
         saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
         guard = f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})"
         with source.block(f"with {guard}:"):
-            for tangent, stride in zip(tangents, usual.strides, strict=True):
-                with source.block(f"if {tangent}.stride() != {stride}:"):
-                    source.line(f"{tangent} = {source.name('restrided', restrided)}({tangent}, {stride})")
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
             source.line(f"{targets}= {run}({', '.join([*saved, *tangents])})")

@@ -6,6 +6,7 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, is_dataclass
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -168,6 +169,7 @@ class GuardWriter:
                 self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
             else:
                 self.miss_if(f"{name} is not {self.source.name('object', value)}")
+                self._attributes(name, value)
             if is_dataclass(value):
                 for one in fields(value):
                     inner = self._fresh()
@@ -181,6 +183,16 @@ class GuardWriter:
         self.source.line(f"{inner}, {found} = {flatten}({name})")
         self.miss_if(f"{found} != {self.source.name('structure', structure)}")
         self._sequence(inner, leaves)
+
+    def _attributes(self, name: str, value: Any) -> None:
+        """Plain attributes of an object that the function was given."""
+        if isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module)):
+            return
+        for key, item in getattr(value, "__dict__", {}).items():
+            if _can_compare(item) and not isinstance(item, torch.Tensor):
+                inner = self._fresh()
+                self.source.line(f"{inner} = {name}.__dict__.get({key!r}, MISS)")
+                self._value(inner, item)
 
     # -- tensors ----------------------------------------------------------------------------------------
 

@@ -18,9 +18,13 @@ from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.program.split import Halves
+from foregrad.record.recording import Layouts, usual_layouts
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
-Mask = tuple[bool, ...]
+#: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
+_MOST_LAYOUTS = 16
+
+Passes = tuple[Callable[[Program], Program], ...]
 
 
 @dataclass(frozen=True)
@@ -38,44 +42,53 @@ class CompiledBackward:
 class CompiledStage:
     """A stage of a recording with its compiled halves."""
 
-    def __init__(self, stage: Stage, program: Program) -> None:
+    def __init__(self, stage: Stage, program: Program, passes: Passes = ()) -> None:
         self.stage = stage
         self.program = program
+        self._passes = passes
         self.halves: Halves = program.halves
         self.run_forward = compile_graph(self.halves.forward, "forward")
         self._saved_keys = [s.key for s in self.halves.saved]
         self._lock = threading.RLock()
-        self._backwards: dict[Mask, CompiledBackward] = {}
-        self._nexts: dict[tuple[Mask, Mask], CompiledStage] = {}
+        self._backwards: dict[Layouts, CompiledBackward] = {}
+        self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
         if stage.backward is not None:
-            mask = tuple(t is not None for t in stage.backward.tangents)
-            self._backwards[mask] = self._compile_backward(program, self.halves)
+            layouts = tuple(None if t is None else t.spec.stride for t in stage.backward.tangents)
+            self._backwards[layouts] = self._compile_backward(program, self.halves)
 
-    def backward(self, mask: Mask) -> CompiledBackward:
-        """The backward for the tangents that are defined."""
+    def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
+        """The layouts of tangents, as far as the stage is recorded for them or still can be."""
+        layouts = tuple(None if t is None else t.stride() for t in tangents)
+        if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
+            return layouts
+        usual = usual_layouts(self.stage.sources)
+        return tuple(None if stride is None else usual[place] for place, stride in enumerate(layouts))
+
+    def backward(self, layouts: Layouts) -> CompiledBackward:
+        """The backward for tangents of these layouts."""
         with self._lock:
-            if mask not in self._backwards:
-                self._backwards[mask] = self._record_backward(mask)
-            found = self._backwards[mask]
+            if layouts not in self._backwards:
+                self._backwards[layouts] = self._record_backward(layouts)
+            found = self._backwards[layouts]
         if found.error is not None:
             raise found.error.with_traceback(None)
         return found
 
     def usual_backward(self) -> CompiledBackward | None:
         """The backward from all outputs; None if capture found that it raises."""
-        found = self._backwards.get((True,) * len(self.stage.sources))
+        found = self._backwards.get(usual_layouts(self.stage.sources))
         return None if found is None or found.error is not None else found
 
-    def _record_backward(self, mask: Mask) -> CompiledBackward:
-        backward = self._run_engine(mask)
-        program = build(replace(self.stage, backward=backward), self.program.name)
+    def _record_backward(self, layouts: Layouts) -> CompiledBackward:
+        backward = self._run_engine(layouts)
+        program = build(replace(self.stage, backward=backward), self.program.name).apply(self._passes)
         return self._compile_backward(program, program.halves)
 
-    def _run_engine(self, mask: Mask, differentiable: Mask | None = None) -> Any:
+    def _run_engine(self, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Any:
         stage = self.stage
         reals = [lifted.reachable for lifted in stage.inputs]
         return stage.recording.backward(
-            stage.sources, stage.slots, mask, reals=reals, differentiable=differentiable, earlier=stage.earlier
+            stage.sources, stage.slots, layouts, reals=reals, differentiable=differentiable, earlier=stage.earlier
         )
 
     def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
@@ -101,7 +114,7 @@ class CompiledStage:
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        compiled = self.backward(tuple(t is not None for t in tangents))
+        compiled = self.backward(self.layouts_of(tangents))
         defined = [t for t in tangents if t is not None]
         with exclude_keys(BELOW_AUTOGRAD):
             given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
@@ -111,16 +124,17 @@ class CompiledStage:
                 live[place].copy_(value)
         return list(results[: compiled.num_gradients])
 
-    def next_stage(self, mask: Mask, differentiable: Mask) -> CompiledStage:
+    def next_stage(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
         with self._lock:
-            if (mask, differentiable) not in self._nexts:
-                self._nexts[mask, differentiable] = self._record_next(mask, differentiable)
-            return self._nexts[mask, differentiable]
+            key = (layouts, differentiable)
+            if key not in self._nexts:
+                self._nexts[key] = self._record_next(layouts, differentiable)
+            return self._nexts[key]
 
-    def _record_next(self, mask: Mask, differentiable: Mask) -> CompiledStage:
+    def _record_next(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         stage = self.stage
-        earlier = self._run_engine(mask, differentiable)
+        earlier = self._run_engine(layouts, differentiable)
         if earlier.error is not None:
             raise earlier.error
         following = replace(
@@ -133,11 +147,12 @@ class CompiledStage:
         )
         if following.sources:
             reals = [lifted.reachable for lifted in stage.inputs]
-            mask = (True,) * len(following.sources)
-            backward = stage.recording.backward(following.sources, following.slots, mask, reals=reals, earlier=earlier)
+            usual = usual_layouts(following.sources)
+            backward = stage.recording.backward(following.sources, following.slots, usual, reals=reals, earlier=earlier)
             backward = replace(backward, error=backward.error or _delayed_error(following.sources))
             following = replace(following, backward=backward)
-        return CompiledStage(following, build(following, self.program.name))
+        program = build(following, self.program.name).apply(self._passes)
+        return CompiledStage(following, program, self._passes)
 
 
 def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
@@ -222,9 +237,8 @@ def differentiable_backward(
     compiled: CompiledStage, saved: Sequence[Any], tangents: Sequence[Any], live: Any, edges: Sequence[Any]
 ) -> list[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
-    mask = tuple(t is not None for t in tangents)
     differentiable = tuple(t is not None and t.requires_grad for t in tangents)
-    following = compiled.next_stage(mask, differentiable)
+    following = compiled.next_stage(compiled.layouts_of(tangents), differentiable)
     kept = {s.key: value for s, value in zip(compiled.halves.saved, saved, strict=False)}
     defined = [t for t in tangents if t is not None]
     slots = [*edges, *(t for t in defined if t.requires_grad)]
