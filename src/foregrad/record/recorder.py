@@ -13,7 +13,7 @@ from foregrad.record.draws import Draws
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
 from foregrad.record.known import known_value, outcome_by_value
 from foregrad.record.origins import Origins, where
-from foregrad.record.trace import Alias, Op, Storage
+from foregrad.record.trace import Alias, Op, Storage, geometry_of
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -91,7 +91,7 @@ class Recorder(TorchDispatchMode):
         storage = self._storage_of.get(tensor.untyped_storage()._cdata)
         if storage is None:
             return self.alias(self._lift(tensor))
-        geometry = _geometry(tensor)
+        geometry = geometry_of(tensor)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
                 self._alias_of[id(tensor)] = known
@@ -117,7 +117,7 @@ class Recorder(TorchDispatchMode):
             self.storages.append(storage)
             self._storage_of[handle._cdata] = storage
         before = self._alias_of.get(id(tensor))
-        (size, stride, offset, dtype), bits = _geometry(tensor)
+        (size, stride, offset, dtype), bits = geometry_of(tensor)
         meta = self.table.number_of((size, stride, dtype, bits))
         number = before.object if before is not None else len(self.objects)
         index, self._num_aliases = self._num_aliases, self._num_aliases + 1
@@ -394,11 +394,3 @@ class Recorder(TorchDispatchMode):
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:
     base = tensor._base
     return tensor if base is None else base
-
-
-def _geometry(tensor: torch.Tensor) -> tuple[Any, int]:
-    bits = 0
-    if tensor.is_complex() or tensor.is_neg():
-        bits = tensor.is_conj() + 2 * tensor.is_neg()
-    geometry = (tuple(tensor.size()), tensor.stride(), tensor.storage_offset(), tensor.dtype)
-    return geometry, bits

@@ -148,7 +148,7 @@ class Recording:
         differentiable: tuple[bool, ...] | None = None,
         earlier: Backward | None = None,
     ) -> Backward:
-        """Record the engine's run from `sources` to `slots`; `layouts` are the strides of the tangents that are defined.
+        """Record the engine's run from `sources` to `slots`; `layouts` are the strides of the tangents that arrive.
 
         A custom Function may have been given a real tensor, past the reach of `Intercept`; `reals` are the tensors
         behind the first slots, and what arrives at them is added to what arrives at their ghosts. With `differentiable`

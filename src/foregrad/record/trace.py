@@ -119,3 +119,9 @@ def aliases_in(value: Any) -> list[Alias]:
     if isinstance(value, dict):
         return [a for v in value.values() for a in aliases_in(v)]
     return []
+
+
+def geometry_of(tensor: torch.Tensor) -> tuple[Geometry, int]:
+    """Where the elements of a tensor lie in its storage, and its conjugate and negative bits."""
+    bits = tensor.is_conj() + 2 * tensor.is_neg() if tensor.is_complex() or tensor.is_neg() else 0
+    return (tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype), bits

@@ -18,7 +18,7 @@ from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.program.split import Halves
-from foregrad.record.recording import Layouts, usual_layouts
+from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
@@ -80,16 +80,9 @@ class CompiledStage:
         return None if found is None or found.error is not None else found
 
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
-        backward = self._run_engine(layouts)
+        backward = run_engine(self.stage, layouts)
         program = build(replace(self.stage, backward=backward), self.program.name).apply(self._passes)
         return self._compile_backward(program, program.halves)
-
-    def _run_engine(self, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Any:
-        stage = self.stage
-        reals = [lifted.reachable for lifted in stage.inputs]
-        return stage.recording.backward(
-            stage.sources, stage.slots, layouts, reals=reals, differentiable=differentiable, earlier=stage.earlier
-        )
 
     def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
         error = program.calling.backward_error
@@ -116,9 +109,10 @@ class CompiledStage:
         """Gradients for the slots of the stage, from the tangents that are defined."""
         compiled = self.backward(self.layouts_of(tangents))
         defined = [t for t in tangents if t is not None]
+        values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
         with exclude_keys(BELOW_AUTOGRAD):
             given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
-            results = compiled.run(*[saved[i] for i in compiled.saved], *live, *given)
+            results = compiled.run(*values, *live, *given)
         with torch.no_grad():
             for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
                 live[place].copy_(value)
@@ -134,7 +128,7 @@ class CompiledStage:
 
     def _record_next(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         stage = self.stage
-        earlier = self._run_engine(layouts, differentiable)
+        earlier = run_engine(stage, layouts, differentiable)
         if earlier.error is not None:
             raise earlier.error
         following = replace(
@@ -146,13 +140,19 @@ class CompiledStage:
             backward=None,
         )
         if following.sources:
-            reals = [lifted.reachable for lifted in stage.inputs]
-            usual = usual_layouts(following.sources)
-            backward = stage.recording.backward(following.sources, following.slots, usual, reals=reals, earlier=earlier)
-            backward = replace(backward, error=backward.error or _delayed_error(following.sources))
-            following = replace(following, backward=backward)
+            following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
         program = build(following, self.program.name).apply(self._passes)
         return CompiledStage(following, program, self._passes)
+
+
+def run_engine(stage: Stage, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Backward:
+    """Record the backward of a stage for tangents of these layouts."""
+    reals = [lifted.reachable for lifted in stage.inputs]
+    backward = stage.recording.backward(
+        stage.sources, stage.slots, layouts, reals=reals, differentiable=differentiable, earlier=stage.earlier
+    )
+    error = backward.error or (_delayed_error(stage.sources) if stage.earlier is not None else None)
+    return replace(backward, error=error)
 
 
 def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
