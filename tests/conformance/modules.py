@@ -61,6 +61,8 @@ def _start(info: ModuleInfo, sample: ModuleInput, mode: str, compile_fn: Compile
     torch.manual_seed(0)
     build, inputs = sample.constructor_input, sample.forward_input
     module = compile_fn(info.module_cls(*build.args, **build.kwargs).float().train(mode == "train"))
+    if "Lazy" in info.name:
+        module(*fresh(inputs.args), **fresh(inputs.kwargs))  # the first call only gives the parameters their shapes
 
     def call(seed: int) -> Seen:
         with torch.set_grad_enabled(mode != "inference"):
