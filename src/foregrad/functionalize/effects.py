@@ -52,6 +52,7 @@ class Attach:
 
     target: int
     alias: Alias
+    version: int | None  # where its version counter stands then, if it is its own
 
 
 @dataclass(frozen=True, slots=True)

@@ -186,7 +186,11 @@ class _Planner:
             if base.needs_tangent:
                 is_input = base.kind == "input"
                 place = float(self.recording.num_forward) if is_input else self._made_at(number) + 0.1
-                step = Copy(number, base.alias, "grad") if is_input else Attach(number, base.alias)
+                step = (
+                    Copy(number, base.alias, "grad")
+                    if is_input
+                    else Attach(number, base.alias, self._own_version(base))
+                )
                 self.steps.append((place, step))
             return
         alias, place = first, self._last_write(number, first.storage)
@@ -200,7 +204,10 @@ class _Planner:
                 raise CaptureError("the function writes to a tensor some of whose elements are one place in memory.")
             self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
         elif base.needs_tangent:
-            self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias)))
+            self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
+
+    def _own_version(self, base: Base) -> int | None:
+        return base.version if self._counter(base.alias.object) == base.alias.object else None
 
     def _made_at(self, number: int) -> float:
         taken = self._taken_over(number)
@@ -285,8 +292,10 @@ class _Planner:
             if isinstance(step, Replay) and step.stamp
         }
         for number, base in self.bases.items():
-            is_made = number not in self.returned or base is not self.first[base.alias.storage]
-            if number not in self.inputs and is_made and self._counter(number) == number and base.version:
+            counter = self._counter(number)
+            holder = self.returned.get(counter)
+            is_set = counter in self.inputs or (holder is not None and holder is self.first[holder.alias.storage])
+            if number not in self.inputs and not is_set and base.version:
                 late[number] = base.version
         return late
 

@@ -12,7 +12,7 @@ from torch import fx
 from foregrad.functionalize.effects import Accumulate, Attach, Copy, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
-from foregrad.program.clean import clean
+from foregrad.program.clean import clean, is_view
 from foregrad.program.program import Calling, Program
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording
@@ -124,8 +124,6 @@ class _Builder:
             if number in others:
                 continue
             node = self.functional.read(base.alias)
-            if node.op == "get_attr":
-                node = self.functional.emit(aten.clone.default, (node,), base.alias)
             self._output("output", self._result_name(number, base), base.alias.spec, node, number)
         for step in self.effects.steps:
             if isinstance(step, (Copy, Attach, Accumulate)) and step.alias not in self.places:
@@ -281,6 +279,13 @@ class _Builder:
 
 def build(stage: Stage, name: str) -> Program:
     return _Builder(stage).build(name)
+
+
+def _is_given(node: fx.Node) -> bool:
+    """Whether a value lies in memory that was there before the program ran."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node.op in ("placeholder", "get_attr")
 
 
 def identifier(name: str) -> str:

@@ -145,6 +145,8 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
     elif isinstance(step, Attach):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {source.name('attach', Attached.apply)}(r{places[step.alias]}, [{target}])")
+        if step.version:
+            source.line(f"{source.name('set_version', set_version)}({target}, {step.version})")
     elif isinstance(step, Reshape):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
