@@ -133,12 +133,8 @@ class _Builder:
                 self._output(role, self._object_name(step.target), step.alias.spec, node, step.target)
 
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
-        if (
-            node is not None
-            and node in self.given_out
-            and role in ("output", "write", "accumulate")
-            and number is not None
-        ):
+        is_result = role in ("output", "write", "accumulate") and number is not None
+        if node is not None and is_result and (node in self.given_out or _is_given(node)):
             node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
         self.outputs.append(Output(role, name, spec))
         self.nodes.append(node)
