@@ -81,6 +81,11 @@ def _masked() -> dict[str, torch.Tensor]:
     return {"input_ids": _tokens(), "attention_mask": mask, "labels": _tokens()}
 
 
+def _unpadded() -> dict[str, torch.Tensor]:
+    """No mask: given one, most encoders of `transformers` read it in Python, to leave it out if it masks nothing."""
+    return {"input_ids": _tokens(), "labels": _tokens()}
+
+
 def _translated() -> dict[str, torch.Tensor]:
     return {"input_ids": _tokens(), "labels": _tokens()}
 
@@ -112,7 +117,7 @@ _BART = {
     "decoder_ffn_dim": 64,
     "decoder_start_token_id": 2,
 }
-_GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+_GPT2 = {"pad_token_id": None, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
 _T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
 _DISTIL = {"dim": 32, "hidden_dim": 64, "n_layers": 2, "n_heads": 4}
 _DEBERTA = {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False}
@@ -131,11 +136,11 @@ ARCHITECTURES = {
     "GPTNeoX": Architecture("GPTNeoXForCausalLM", "GPTNeoXConfig", _causal),
     "Bloom": Architecture("BloomForCausalLM", "BloomConfig", _causal, {"n_layer": 2, "n_head": 4}),
     "Falcon": Architecture("FalconForCausalLM", "FalconConfig", _causal),
-    "BERT": Architecture("BertForMaskedLM", "BertConfig", _masked),
-    "RoBERTa": Architecture("RobertaForMaskedLM", "RobertaConfig", _masked),
-    "DistilBERT": Architecture("DistilBertForMaskedLM", "DistilBertConfig", _masked, _DISTIL),
-    "Electra": Architecture("ElectraForMaskedLM", "ElectraConfig", _masked, {"embedding_size": 32}),
-    "Albert": Architecture("AlbertForMaskedLM", "AlbertConfig", _masked, {"embedding_size": 32}),
+    "BERT": Architecture("BertForMaskedLM", "BertConfig", _unpadded),
+    "RoBERTa": Architecture("RobertaForMaskedLM", "RobertaConfig", _unpadded),
+    "DistilBERT": Architecture("DistilBertForMaskedLM", "DistilBertConfig", _unpadded, _DISTIL),
+    "Electra": Architecture("ElectraForMaskedLM", "ElectraConfig", _unpadded, {"embedding_size": 32}),
+    "Albert": Architecture("AlbertForMaskedLM", "AlbertConfig", _unpadded, {"embedding_size": 32}),
     "DeBERTa-v2": Architecture("DebertaV2ForMaskedLM", "DebertaV2Config", _masked, _DEBERTA),
     "T5": Architecture("T5ForConditionalGeneration", "T5Config", _translated, _T5),
     "BART": Architecture("BartForConditionalGeneration", "BartConfig", _translated, _BART),

@@ -54,15 +54,15 @@ def listing(name: str, graph: fx.Graph, signature: Signature) -> str:
 
 
 def _table(values: Sequence[Input | Output], names: list[str] | None = None) -> list[str]:
+    """Role, name and type of each value, in columns as wide as they need to be."""
     roles = max((len(v.role) for v in values), default=0)
-    return [
-        "    " + _typed(f"{v.role:<{roles}}  {v.name}" + (f" = {names[i]}" if names else ""), v.spec)
-        for i, v in enumerate(values)
-    ]
+    texts = [f"{v.role:<{roles}}  {v.name}" + (f" = {names[i]}" if names else "") for i, v in enumerate(values)]
+    width = min(max(map(len, texts), default=0), _COLUMN)
+    return ["    " + _typed(text, value.spec, width) for text, value in zip(texts, values, strict=True)]
 
 
-def _typed(text: str, spec: Spec | None) -> str:
-    return f"{text:<{_COLUMN}}  {spec}" if spec is not None else text
+def _typed(text: str, spec: Spec | None, width: int = _COLUMN) -> str:
+    return f"{text:<{width}}  {spec}" if spec is not None else text
 
 
 def _node_text(node: fx.Node) -> str:
