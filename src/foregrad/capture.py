@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -88,7 +89,7 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
         recording.forward(call or function, args, kwargs)
     finally:
         stored = kept.restore()
-    _refuse_kept(recording, reach)
+    _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
     results = find_results(recording, [tensor for _, _, tensor in stored])
     stage = _differentiate(recording, results, tuple(stored))
@@ -101,15 +102,31 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments)
 
 
-def _refuse_kept(recording: Recording, reach: tuple[Variable, ...]) -> None:
-    """A tensor put into a list or dict outside would stay there without data."""
-    for variable in reach:
-        for tensor in _tensors_in(variable.value):
-            if recording.recorder.knows(tensor):
-                raise CaptureError(
-                    f"the function stores a tensor {Spec.of(tensor)} in `{variable.name}`, outside itself; a program "
-                    "cannot do that at each call. Return the tensor and store it outside."
-                )
+def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
+    """A tensor put into a variable, a list or an object outside would stay there without data."""
+    values = {(id(variable.owner), variable.key): variable.value for variable in before}
+    for variable in variables(body):
+        kept = [t for t in _tensors_in(variable.value) if recording.recorder.knows(t)]
+        if not kept:
+            continue
+        if kept[0] is variable.value:
+            variable.assign(values.get((id(variable.owner), variable.key)))
+        raise CaptureError(
+            f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
+            "cannot do that at each call. Return the tensor and store it outside."
+        )
+
+
+def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
+    """Tensors in a value, in containers in it, and in the attributes of a plain object."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple, set)) and depth:
+        return [t for v in value for t in _tensors_in(v, depth - 1)]
+    if isinstance(value, dict) and depth:
+        return [t for v in value.values() for t in _tensors_in(v, depth - 1)]
+    is_plain = not isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module))
+    return _tensors_in(vars(value), 1) if depth and is_plain and hasattr(value, "__dict__") else []
 
 
 def _refuse_attributes(recording: Recording) -> None:
@@ -121,16 +138,6 @@ def _refuse_attributes(recording: Recording) -> None:
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
                 "each call. Set it outside."
             )
-
-
-def _tensors_in(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple, set)):
-        return [t for v in value for t in _tensors_in(v)]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in _tensors_in(v)]
-    return []
 
 
 def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

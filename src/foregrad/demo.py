@@ -81,9 +81,10 @@ def show_listing(console: Console, model: nn.Module, tokens: Tensor, targets: Te
     milliseconds = 1e3 * (time.perf_counter() - start)
     lines = str(program).splitlines()
     console.rule(f"forward and backward as one program, captured in {milliseconds:.0f} ms", align="left")
-    head = "\n".join(lines[:LISTING_LINES])
-    console.print(Syntax(head, "python", background_color="default", word_wrap=False))
-    console.print(f"... and {max(0, len(lines) - LISTING_LINES)} lines more", style="dim")
+    forward = lines.index("  forward")
+    head = [*lines[:5], "    ...", *lines[forward : forward + LISTING_LINES]]
+    console.print(Syntax("\n".join(head), "python", background_color="default", word_wrap=False))
+    console.print(f"... {len(lines)} lines in all", style="dim")
     console.rule("the same training, twice", align="left")
 
 

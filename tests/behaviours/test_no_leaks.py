@@ -185,6 +185,35 @@ def test_what_the_function_keeps_is_not_used_as_a_real_tensor_unnoticed():
     assert value == [2.0, 2.0]
 
 
+class Holder:
+    kept = None
+
+
+def test_a_tensor_stored_in_an_object_is_refused():
+    holder = Holder()
+
+    def f(x):
+        holder.kept = x * 2
+        return x + 1
+
+    with pytest.raises(fg.CaptureError, match="holder"):
+        compiled(f)(torch.ones(2))
+
+
+def test_a_tensor_stored_in_a_variable_is_refused_and_the_variable_is_as_before():
+    kept = torch.zeros(1)
+
+    def f(x):
+        nonlocal kept
+        kept = x * 2
+        return x + 1
+
+    before = kept
+    with pytest.raises(fg.CaptureError, match="kept"):
+        compiled(f)(torch.ones(2))
+    assert kept is before
+
+
 def test_capture_keeps_no_argument_alive():
     gc.collect()
     x = leaf(3)

@@ -48,6 +48,12 @@ class Variable:
         owner = source.name("owner", self.owner)
         return f"{owner}.cell_contents" if self.key is None else f"{owner}.get({self.key!r})"
 
+    def assign(self, value: Any) -> None:
+        if self.key is None:
+            self.owner.cell_contents = value
+        else:
+            self.owner[self.key] = value
+
 
 def locate(
     tensors: Iterable[Any], modules: dict[int, tuple[str, torch.nn.Module]], function: Any
