@@ -109,6 +109,7 @@ next_sequence_number = torch.autograd._get_sequence_nr  # type: ignore[attr-defi
 _transforms_active = torch._C._are_functorch_transforms_active
 _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _is_compiling = torch.compiler.is_compiling
+_forward_ad = torch.autograd.forward_ad
 
 
 def under_foreign_control() -> bool:
@@ -118,7 +119,7 @@ def under_foreign_control() -> bool:
         or _transforms_active()
         or _num_dispatch_modes()
         or num_function_modes()
-        or torch.autograd.forward_ad._current_level >= 0
+        or _forward_ad._current_level >= 0
     )
 
 

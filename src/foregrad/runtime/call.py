@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from torch import fx
 
 from foregrad.functionalize.effects import Ref, siblings
+from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import usual_layouts
@@ -24,6 +26,8 @@ from foregrad.substrate import (
     tree_unflatten,
     version_of,
 )
+
+_FEW_OPS = 6
 
 
 class CallWriter:
@@ -64,7 +68,7 @@ class CallWriter:
                 source.line(f"{self._results()} = {source.name('run', self._apply())}({self._arguments()})")
             set_mode(source, True, grad_enabled)
         else:
-            self._run(source)
+            self._run(source, without_grad=not grad_enabled)
             self._name_results(source)
         toggles = [s for s in self.effects.steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
         if toggles or any(getattr(s, "how", "") for s in self.effects.steps):
@@ -106,18 +110,32 @@ class CallWriter:
 
     # -- without autograd -------------------------------------------------------------------------------
 
-    def _run(self, source: Source) -> None:
-        """Emit the call of the forward half, below autograd."""
+    def _run(self, source: Source, *, without_grad: bool) -> None:
+        """Emit the call of the forward half."""
+        results: Any = self.halves.forward.graph.output_node().args[0]
         targets = [f"r{place}" for place in self.halves.outputs]
-        targets += [f"v{i}" for i in range(len(self.halves.forward.graph.output_node().args[0]) - len(targets))]  # type: ignore[arg-type]
+        targets += [f"v{i}" for i in range(len(results) - len(targets))]
         arguments = ", ".join(self._name(lifted) for lifted in self.inputs)
-        guard = f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})"
-        if torch.is_autocast_enabled("cpu"):
-            guard += f", {source.name('autocast_disabled', autocast_disabled)}()"
         unpack = "".join(f"{t}, " for t in targets)
         call = f"{source.name('forward_half', self.compiled.run_forward)}({arguments})"
-        with source.block(f"with {guard}:"):
+        with self._below_autograd(source, self.halves.forward, without_grad=without_grad):
             source.line(f"{unpack}= {call}" if unpack else call)
+
+    @contextmanager
+    def _below_autograd(self, source: Source, half: fx.GraphModule, *, without_grad: bool) -> Iterator[None]:
+        """Let the ops of a half skip autograd, and autocast, which has had its say.
+
+        Where gradients are off anyway, a few ops are faster than the guard, as long as none of them makes a view, and
+        none makes a tensor out of nothing, whose version torch would count from.
+        """
+        calls = [n for n in half.graph.nodes if n.op == "call_function"]
+        guards = []
+        if not without_grad or len(calls) > _FEW_OPS or any(is_view(n) or not n.all_input_nodes for n in calls):
+            guards.append(f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})")
+        if torch.is_autocast_enabled("cpu") and half is self.halves.forward:
+            guards.append(f"{source.name('autocast_disabled', autocast_disabled)}()")
+        with source.block(f"with {', '.join(guards)}:") if guards else nullcontext():
+            yield
 
     def _name_results(self, source: Source) -> None:
         for place in self.halves.outputs:
@@ -152,7 +170,7 @@ class CallWriter:
         with source.block(f"def forward({names}):"):
             if self.rest:
                 source.line("".join(f"{self._name(lifted)}, " for lifted in self.rest) + "= rest")
-            self._run(source)
+            self._run(source, without_grad=True)
             self._name_results(source)
             for i, lifted in enumerate(self.carried):
                 spec = lifted.spec
@@ -247,8 +265,7 @@ class CallWriter:
             names = [f"s{i}" for i in range(len(self.halves.saved) + len(self.carried))]
             source.line(f"{', '.join(names)}, = ctx.saved_tensors")
         saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
-        guard = f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})"
-        with source.block(f"with {guard}:"):
+        with self._below_autograd(source, self.halves.backward, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
             source.line(f"{targets}= {run}({', '.join([*saved, *tangents])})")
