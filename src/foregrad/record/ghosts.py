@@ -18,6 +18,7 @@ from foregrad.substrate import (
     DynamicOutputShapeException,
     FakeTensorMode,
     OpOverload,
+    UnsupportedOperatorException,
     neg_view,
     quiet_fakes,
     uninitialized_memory_untouched,
@@ -130,18 +131,30 @@ class GhostTable:
         return found
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+        is_unsupported = False
         with quiet_fakes():
             try:
                 with self._fakes, torch.no_grad():
                     return _ask(func, args, kwargs, _fake_like)
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
-            except Exception:
-                if _depends_on_data(func):
+            except Exception as error:
+                is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
+                if _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
         # The op itself knows best: whether it fails, with which words, and what it returns.
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            return _ask(func, args, kwargs, _zeros_like)
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                return _ask(func, args, kwargs, _zeros_like)
+        except Exception as error:
+            if is_unsupported:  # perhaps only because of the zeros
+                raise NotImplementedError(str(error)) from error
+            raise
+
+
+def _has_integers(args: Any, kwargs: Any) -> bool:
+    """Whether an op takes indices or lengths, on whose values the shape of its result may depend."""
+    return any(not (t.is_floating_point() or t.is_complex()) for t in _tensors((args, kwargs)))
 
 
 def outcome_with(func: OpOverload, args: list[Any], kwargs: dict[str, Any], known: set[int]) -> Outcome:

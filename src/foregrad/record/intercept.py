@@ -147,7 +147,7 @@ class Intercept(TorchFunctionMode):
         try:
             return func(*args, **kwargs)
         finally:
-            self._recorder.assumed = None
+            self._recorder.assumed = {}
 
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func)).strip("_")
@@ -169,8 +169,14 @@ def refuse(what: str, instead: str) -> None:
     raise CaptureError(f"the function {what}.\n  at {Origin(code, instruction, '')}\n{instead}")
 
 
-#: Functions of torch that check values, and what the checks find if all is well.
-_CHECKS = {torch.nn.functional.gaussian_nll_loss: False}
+_COV = {torch.ops.aten.ge.Scalar: True, torch.ops.aten.ne.Scalar: True, torch.ops.aten.le.Scalar: False}
+
+#: Functions of torch that check values, and what their comparisons find if all is well.
+_CHECKS = {
+    torch.nn.functional.gaussian_nll_loss: {torch.ops.aten.any.default: False},
+    torch.cov: _COV,
+    Tensor.cov: _COV,
+}
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.data.__set__: Intercept.set_data,  # type: ignore[attr-defined]

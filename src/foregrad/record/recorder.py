@@ -58,7 +58,7 @@ class Recorder(TorchDispatchMode):
         self.objects: list[torch.Tensor] = []
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()
-        self.assumed: bool | None = None  # what a check of torch's own is taken to find
+        self.assumed: dict[OpOverload, bool] = {}  # what checks of torch's own are taken to find
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
         self.module = ""
@@ -348,8 +348,10 @@ class Recorder(TorchDispatchMode):
         return ghost
 
     def _read(self, func: Any, args: Any) -> Any:
-        if self.assumed is not None and args[0].dtype is torch.bool and self._known_value(args[0]) is None:
-            return self._assume(args[0], self.assumed)
+        made_by = self.alias(args[0]).op if self.assumed else None
+        answer = self.assumed.get(self.ops[made_by].func) if made_by is not None else None
+        if answer is not None and self._known_value(args[0]) is None:
+            return self._assume(args[0], answer)
         values = [self.read_value(a) for a in args]
         with no_dispatch_modes():
             return func(*values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -151,7 +152,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
     elif isinstance(step, Hook):
-        source.line(f"{target}.register_hook({source.name('hook', step.hook)})")
+        source.line(f"{target}.register_hook({source.name('hook', _if_reached(step.hook))})")
     elif isinstance(step, RequireGrad):
         source.line(f"{target}.requires_grad_({step.flag})")
     return grad_enabled
@@ -163,6 +164,11 @@ def over_memory(tensor: torch.Tensor, geometry: Any) -> torch.Tensor:
     made = torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
     set_version(made, version_of(tensor))
     return made
+
+
+def _if_reached(hook: Callable[..., Any]) -> Callable[..., Any]:
+    """A hook that is left alone by a backward that does not reach its tensor."""
+    return lambda gradient: None if gradient is None else hook(gradient)
 
 
 def look(name: str, geometry: Any, how: str) -> str:
