@@ -14,7 +14,6 @@ import torch
 import torch.nn.functional as F
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.syntax import Syntax
 from rich.table import Table
 from torch import Tensor, nn
 
@@ -83,7 +82,7 @@ def show_listing(console: Console, model: nn.Module, tokens: Tensor, targets: Te
     console.rule(f"forward and backward as one program, captured in {milliseconds:.0f} ms", align="left")
     forward = lines.index("  forward")
     head = [*lines[:5], "    ...", *lines[forward : forward + LISTING_LINES]]
-    console.print(Syntax("\n".join(head), "python", background_color="default", word_wrap=False))
+    console.print("\n".join(head), markup=False, highlight=False, soft_wrap=True)
     console.print(f"... {len(lines)} lines in all", style="dim")
     console.rule("the same training, twice", align="left")
 

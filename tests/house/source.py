@@ -68,9 +68,7 @@ def imports(module: Module) -> list[Import]:
                 found.append(Import(node.lineno, alias.name, "", bound))
         elif isinstance(node, ast.ImportFrom):
             source = _absolute(module, node)
-            found += [
-                Import(node.lineno, source, alias.name, alias.asname or alias.name) for alias in node.names
-            ]
+            found += [Import(node.lineno, source, alias.name, alias.asname or alias.name) for alias in node.names]
     return found
 
 

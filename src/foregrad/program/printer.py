@@ -27,7 +27,7 @@ from foregrad.substrate import OpOverload
 from foregrad.words.signature import Input, Output, Signature
 from foregrad.words.spec import Spec, dtype_text
 
-_COLUMN = 72
+_COLUMN = 56
 _PHASES = ("forward", "backward", "backward of the backward")
 
 

@@ -8,9 +8,9 @@ from types import CodeType
 
 import torch
 
-_LIBRARIES = tuple(
-    os.path.dirname(path) + os.sep for path in (torch.__file__, os.path.dirname(os.path.abspath(__file__)))
-)
+_OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_LIBRARIES = (os.path.dirname(torch.__file__) + os.sep, _OURS, "<")
+_USERS = (_OURS + "demo.py",)  # here, but a user of the library
 _is_library: dict[CodeType, bool] = {}
 
 
@@ -21,7 +21,8 @@ def user_frame(depth: int) -> tuple[CodeType | None, int]:
         code = frame.f_code
         known = _is_library.get(code)
         if known is None:
-            known = _is_library[code] = code.co_filename.startswith((*_LIBRARIES, "<"))
+            file = code.co_filename
+            known = _is_library[code] = file.startswith(_LIBRARIES) and file not in _USERS
         if not known:
             return code, frame.f_lasti
         frame = frame.f_back  # type: ignore[assignment]
