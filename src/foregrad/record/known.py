@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.ghosts import Outcome, outcome_with
+from foregrad.record.ghosts import Made, Outcome, outcome_with
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.substrate import OpOverload, no_dispatch_modes
 
@@ -29,6 +29,18 @@ _DECIDE_SHAPE = {
     aten.repeat_interleave.Tensor: (0,),
 }
 
+#: Ops whose result is smaller than its ghost by what the data say; only ops of `GIVES_SIZE_ON` may take it.
+SIZE_UNKNOWN = {aten._unique.default}
+
+#: Ops that take tensors of any size, and whether their result has such a size too.
+GIVES_SIZE_ON = {aten.index_select.default: True, aten.sum.default: False}
+
+SHAPE_DEPENDS_ON_DATA = (
+    "{func} gives or takes a tensor whose shape depends on data, so no fixed program can hold it.\n{where}\n"
+    "Use a form with a fixed shape (torch.where instead of a boolean index), or leave this part outside the captured "
+    "function."
+)
+
 Known = Callable[[torch.Tensor], torch.Tensor | None]
 
 
@@ -43,6 +55,14 @@ def outcome_by_value(func: OpOverload, args: Any, kwargs: Any, known: Known) -> 
     with no_dispatch_modes(), torch.no_grad():
         given = {id(t) for v in values.values() for t in (v if isinstance(v, list) else [v])}
         return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], kwargs, given)
+
+
+def largest_outcome(func: OpOverload, args: Any) -> Outcome | None:
+    """What an op of `SIZE_UNKNOWN` returns at most."""
+    if func not in SIZE_UNKNOWN:
+        return None
+    size = (args[0].numel(),)
+    return Outcome((Made(size, (1,), args[0].dtype), Made((0,), (1,), torch.int64)), ())
 
 
 def _known_values(value: Any, known: Known) -> Any:

@@ -11,9 +11,16 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.draws import Draws
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
-from foregrad.record.known import known_value, outcome_by_value
+from foregrad.record.known import (
+    GIVES_SIZE_ON,
+    SHAPE_DEPENDS_ON_DATA,
+    SIZE_UNKNOWN,
+    known_value,
+    largest_outcome,
+    outcome_by_value,
+)
 from foregrad.record.origins import Origins, where
-from foregrad.record.trace import Alias, Op, Storage, geometry_of
+from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -58,6 +65,7 @@ class Recorder(TorchDispatchMode):
         self.objects: list[torch.Tensor] = []
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()
+        self.unsized: set[Storage] = set()  # tensors whose size depends on data, and is a bound here
         self.assumed: dict[OpOverload, bool] = {}  # what checks of torch's own are taken to find
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
@@ -167,6 +175,8 @@ class Recorder(TorchDispatchMode):
             return value
         if isinstance(value, torch.Tensor):
             alias = self._alias_of.get(id(value)) or self.alias(value)
+            if self.unsized and alias.storage in self.unsized and key[0] not in GIVES_SIZE_ON:
+                raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=key[0], where=self._where()))
             key.append(alias.meta)
             given.append(value if id(value) in self._alias_of else self.objects[alias.object])
             return alias
@@ -239,20 +249,13 @@ class Recorder(TorchDispatchMode):
         try:
             outcome = self.table.outcome(key, func, args, kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            by_value = outcome_by_value(func, args, kwargs, self._known_value)
-            if by_value is None:
-                raise self._data_dependent(func) from error
-            outcome = by_value
+            found = outcome_by_value(func, args, kwargs, self._known_value) or largest_outcome(func, args)
+            if found is None:
+                raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
+            outcome = found
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
         return self._computed(func, kind, outcome, given, op_args, op_kwargs, args, kwargs)
-
-    def _data_dependent(self, func: OpOverload) -> CaptureError:
-        return CaptureError(
-            f"{func} gives a result whose shape depends on data, so no fixed program can hold it.\n"
-            f"{self._where()}\nUse a form with a fixed shape (torch.where instead of a boolean index), "
-            "or leave this part outside the captured function."
-        )
 
     def _computed(
         self,
@@ -282,6 +285,10 @@ class Recorder(TorchDispatchMode):
             return value
 
         outputs = register(result)
+        if func in SIZE_UNKNOWN or (
+            GIVES_SIZE_ON.get(func) and any(self.alias(t).storage in self.unsized for t in given)
+        ):
+            self.unsized.update(alias.storage for alias in aliases_in(outputs))
         for alias in writes:
             alias.storage.num_writes += 1
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
@@ -310,8 +317,8 @@ class Recorder(TorchDispatchMode):
     def _rebased(self, given: list[torch.Tensor], writes: tuple[Alias, ...]) -> tuple[int, ...]:
         if not any(t.requires_grad for t in given):
             return ()
-        bases = [_base_of(self.objects[alias.object]) for alias in writes]
-        return tuple(self.alias(base).object for base in bases)
+        targets = [self.objects[alias.object] for alias in writes]
+        return tuple(self.alias(t if t._base is None else t._base).object for t in targets)
 
     def append(self, func: Any, args: Any, kwargs: Any, outputs: Any, **more: Any) -> None:
         op = Op(
@@ -391,8 +398,3 @@ class Recorder(TorchDispatchMode):
 
     def _where(self) -> str:
         return where(self.module)
-
-
-def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    base = tensor._base
-    return tensor if base is None else base
