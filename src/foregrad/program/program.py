@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import fx
 
+from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
@@ -66,6 +67,17 @@ class Program:
     def backward(self) -> fx.GraphModule:
         """The backward half: `(saved, tangents) -> (gradients)`."""
         return self.halves.backward
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed."""
+        mismatches = self.signature.mismatches(values)
+        if mismatches:
+            raise GuardError(
+                f"{self.name} is called with inputs that it was not captured for:\n  "
+                + "\n  ".join(mismatches)
+                + "\nPass tensors as they were captured, or capture again with these."
+            )
+        return tuple(self.graph(*values))
 
     def with_graph(self, graph: fx.GraphModule) -> Program:
         """The same program with another graph of the same signature."""

@@ -20,6 +20,7 @@ from foregrad.record.ghosts import ghost_over, ghost_storage
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias
 from foregrad.substrate import FakeTensor, is_traceable_wrapper_subclass, no_dispatch_modes, version_of
+from foregrad.words.attached import Attached
 from foregrad.words.spec import Spec
 
 
@@ -64,18 +65,6 @@ class Lifted:
     def reachable(self) -> torch.Tensor | None:
         """The real tensor, if the function can still have got hold of it by itself."""
         return self.real if self._reference is None else self._reference()
-
-
-class Entry(torch.autograd.Function):
-    """Gives a ghost a history of one node, whose input is where its gradient arrives."""
-
-    @staticmethod
-    def forward(ctx: Any, slot: torch.Tensor, holder: list[torch.Tensor]) -> torch.Tensor:
-        return holder[0]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return gradient, None
 
 
 class Inputs:
@@ -160,7 +149,7 @@ class Inputs:
                 slot = torch.empty_strided(
                     real.size(), real.stride(), dtype=real.dtype, device=ghost.device
                 ).requires_grad_()
-                ghost = Entry.apply(slot, [ghost])  # type: ignore[no-untyped-call]
+                ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
         alias = self._recorder.register(ghost, kind="input")
         return self._keep(real, ghost, alias, slot, None, None, is_argument)
 

@@ -24,18 +24,7 @@ from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
 from foregrad.substrate import set_version, version_of
-
-
-class Attached(torch.autograd.Function):
-    """Gives a tensor that exists already the history of another one."""
-
-    @staticmethod
-    def forward(ctx: Any, value: torch.Tensor, holder: list[torch.Tensor]) -> torch.Tensor:
-        return holder[0]
-
-    @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
-        return gradient, None
+from foregrad.words.attached import Attached
 
 
 class Written(torch.autograd.Function):

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
+
+import torch
 
 from foregrad.words.spec import Spec
 
@@ -60,6 +64,18 @@ class Signature:
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
+
+    def mismatches(self, values: Sequence[Any]) -> list[str]:
+        """What is wrong with values that are to be the inputs, one line each."""
+        if len(values) != len(self.inputs):
+            return [f"{len(self.inputs)} inputs were captured, {len(values)} are given"]
+        given = [Spec.of(v) if isinstance(v, torch.Tensor) else type(v).__name__ for v in values]
+        width = max((len(i.name) for i in self.inputs), default=0)
+        return [
+            f"{expected.name:<{width}}  captured as {expected.spec}, given {found}"
+            for expected, found in zip(self.inputs, given, strict=True)
+            if not expected.spec.matches(found)
+        ]
 
     def inputs_of(self, *roles: str) -> tuple[Input, ...]:
         return tuple(i for i in self.inputs if i.role in roles)

@@ -68,6 +68,17 @@ class Spec:
     def is_contiguous(self) -> bool:
         return self.stride == contiguous_stride(self.shape) or 0 in self.shape
 
+    def matches(self, other: object) -> bool:
+        """Whether a tensor that looks like the other can stand for one that looks like this; gradients aside."""
+        if not isinstance(other, Spec):
+            return False
+        return (self.shape, self.stride, self.dtype, self.device) == (
+            other.shape,
+            other.stride,
+            other.dtype,
+            other.device,
+        )
+
     def __str__(self) -> str:
         text = f"{dtype_text(self.dtype)}[{', '.join(map(str, self.shape))}]"
         if not self.is_contiguous:
