@@ -63,16 +63,19 @@ def subjects(stacks: tuple[int, ...]) -> list[tuple[str, Callable[[], nn.Module]
 
 
 def compare(name: str, model: nn.Module, inputs: tuple[torch.Tensor, ...], options: argparse.Namespace) -> Captured:
-    graphs: dict[str, GraphModule] = {}
+    nodes: dict[str, int] = {}
 
-    def ours() -> None:
-        graphs["ours"] = fg.capture(model, *inputs).graph
+    def ours() -> GraphModule:
+        graph = fg.capture(model, *inputs).graph
+        nodes["ours"] = len(graph.graph.nodes)
+        return graph
 
-    def theirs() -> None:
-        graphs["theirs"] = torch_joint(model, inputs)
+    def theirs() -> GraphModule:
+        graph = torch_joint(model, inputs)
+        nodes["theirs"] = len(graph.graph.nodes)
+        return graph
 
     times = interleave({"ours": ours, "theirs": theirs}, rounds=options.rounds, clock=options.clock, title=name)
-    nodes = {side: len(graph.graph.nodes) for side, graph in graphs.items()}
     return Captured(name, times["ours"], times["theirs"], nodes["ours"], nodes["theirs"])
 
 
