@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
 from tests.compare import assert_same, compiled, leaf, location
@@ -299,3 +300,17 @@ def test_backward_in_another_thread():
     thread.start()
     thread.join()
     assert torch.equal(x.grad, x.detach().cos())
+
+
+def test_a_higher_order_op_is_refused():
+    def f(x):
+        return torch.cond(x.sum() > 0, lambda t: t.sin(), lambda t: t.cos(), (x,))
+
+    with pytest.raises(fg.CaptureError, match="higher-order"):
+        compiled(f)(torch.ones(2))
+
+
+def test_a_reentrant_checkpoint_is_refused_when_backward_runs():
+    out = compiled(lambda x: checkpoint(torch.sin, x, use_reentrant=True))(leaf(2))
+    with pytest.raises(fg.CaptureError, match="use_reentrant=False"):
+        out.sum().backward()

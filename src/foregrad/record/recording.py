@@ -104,7 +104,11 @@ class Recording:
                 with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
-            except RuntimeError as error:
+            except Exception as error:
+                if type(error).__module__.startswith("torch._dynamo"):
+                    raise CaptureError(
+                        f"torch's higher-order ops, such as torch.cond, cannot be captured: {error}"
+                    ) from error
                 if any(_is_leaf_view(lifted) for lifted in self.inputs.all) and "inplace" in str(error):
                     raise CaptureError(f"a leaf that is a view of another tensor is written: {error}") from error
                 if any(lifted.base is not None for lifted in self.inputs.all) and "have been used in the graph" in str(
@@ -181,6 +185,8 @@ class Recording:
                         gradients[place] = extra if gradients[place] is None else gradients[place] + extra
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             error = caught.with_traceback(None)
+            if "use_reentrant=True" in str(error):
+                error = CaptureError("a reentrant checkpoint cannot be captured; pass use_reentrant=False to it.")
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
