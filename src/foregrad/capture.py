@@ -338,6 +338,3 @@ def _step(key: Any) -> str:
         if hasattr(key, attribute):
             return f".{getattr(key, attribute)}"
     return f".{key}"
-
-
-__all__ = ["CaptureError", "Captured", "capture", "capture_call"]

@@ -288,6 +288,3 @@ def identifier(name: str) -> str:
     """A name that Python can use: `blocks.0.weight` gives `blocks_0_weight`."""
     text = re.sub(r"\W+", "_", name).strip("_")
     return text if text and not text[0].isdigit() else f"v_{text}"
-
-
-__all__ = ["Stage", "build", "identifier"]

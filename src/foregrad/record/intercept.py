@@ -19,7 +19,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.recorder import Recorder
-from foregrad.record.trace import Op, Origin
+from foregrad.record.trace import Origin
 from foregrad.substrate import is_functorch_wrapped_tensor
 
 Tensor = torch.Tensor
@@ -206,5 +206,3 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
         Intercept.read,
     ),
 }
-
-__all__ = ["SET_DATA", "Intercept", "Op"]

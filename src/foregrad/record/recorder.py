@@ -235,6 +235,18 @@ class Recorder(TorchDispatchMode):
         self.append(func, op_args, op_kwargs, after, renames=before)
         return target if isinstance(result, torch.Tensor) else result
 
+    def _outcome(self, func: OpOverload, key: Any, args: Any, kwargs: Any) -> Outcome:
+        """What an op returns, as far as that can be said without data."""
+        try:
+            return self.table.outcome(key, func, args, kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException) as error:
+            found = outcome_by_value(func, args, kwargs, self._known_value) or largest_outcome(func, args)
+            if found is None:
+                raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
+            return found
+        except (UnsupportedOperatorException, NotImplementedError) as error:
+            raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
+
     def _compute(
         self,
         func: OpOverload,
@@ -246,28 +258,7 @@ class Recorder(TorchDispatchMode):
         args: Any,
         kwargs: Any,
     ) -> Any:
-        try:
-            outcome = self.table.outcome(key, func, args, kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            found = outcome_by_value(func, args, kwargs, self._known_value) or largest_outcome(func, args)
-            if found is None:
-                raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
-            outcome = found
-        except (UnsupportedOperatorException, NotImplementedError) as error:
-            raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
-        return self._computed(func, kind, outcome, given, op_args, op_kwargs, args, kwargs)
-
-    def _computed(
-        self,
-        func: OpOverload,
-        kind: Kind,
-        outcome: Outcome,
-        given: list[torch.Tensor],
-        op_args: Any,
-        op_kwargs: Any,
-        args: Any,
-        kwargs: Any,
-    ) -> Any:
+        outcome = self._outcome(func, key, args, kwargs)
         if outcome.resized:
             return self._resize_first(outcome, func, given, args, kwargs)
         writes = tuple(v for v in written(func, op_args, op_kwargs) if isinstance(v, Alias))

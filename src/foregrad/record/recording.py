@@ -105,17 +105,10 @@ class Recording:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
             except Exception as error:
-                if type(error).__module__.startswith("torch._dynamo"):
-                    raise CaptureError(
-                        f"torch's higher-order ops, such as torch.cond, cannot be captured: {error}"
-                    ) from error
-                if any(_is_leaf_view(lifted) for lifted in self.inputs.all) and "inplace" in str(error):
-                    raise CaptureError(f"a leaf that is a view of another tensor is written: {error}") from error
-                if any(lifted.base is not None for lifted in self.inputs.all) and "have been used in the graph" in str(
-                    error
-                ):
-                    raise CaptureError(f"a gradient between two inputs that share memory: {error}") from error
-                raise
+                refusal = self._refusal(error)
+                if refusal is None:
+                    raise
+                raise refusal from error
             finally:
                 torch.set_grad_enabled(mode)
                 if not torch.equal(torch.default_generator.get_state(), state):
@@ -123,6 +116,17 @@ class Recording:
                     raise CaptureError("the function seeds the random number generator. Seed it outside.")
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
+
+    def _refusal(self, error: Exception) -> CaptureError | None:
+        """An error that eager would not raise: it comes from how the function was recorded."""
+        inputs, text = self.inputs.all, str(error)
+        if type(error).__module__.startswith("torch._dynamo"):
+            return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
+        if any(_is_leaf_view(lifted) for lifted in inputs) and "inplace" in text:
+            return CaptureError(f"a leaf that is a view of another tensor is written: {text}")
+        if any(lifted.base is not None for lifted in inputs) and "have been used in the graph" in text:
+            return CaptureError(f"a gradient between two inputs that share memory: {text}")
+        return None
 
     def _ghost(self, leaf: Any) -> Any:
         lifted = self.inputs.find(leaf) if isinstance(leaf, torch.Tensor) else None
@@ -229,10 +233,3 @@ def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...
 def _is_leaf_view(lifted: Lifted) -> bool:
     """A leaf made by `requires_grad_()` on a view: autograd judges writes to it by its base, which is not recorded."""
     return lifted.is_leaf and lifted.required_grad and lifted.real is not None and lifted.real._base is not None
-
-
-def forward_ops(recording: Recording) -> list[Op]:
-    return recording.recorder.ops[: recording.num_forward]
-
-
-__all__ = ["Backward", "Lifted", "Recording", "Tangent", "forward_ops"]

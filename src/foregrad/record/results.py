@@ -126,6 +126,3 @@ def written_storages(recording: Recording) -> set[Storage]:
     """Storages that the forward writes to."""
     ops = recording.recorder.ops[: recording.num_forward]
     return {alias.storage for op in ops for alias in op.writes}
-
-
-__all__ = ["Base", "Results", "base_of", "find_results", "written_storages"]

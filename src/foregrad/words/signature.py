@@ -26,7 +26,6 @@ INPUT_ROLES = {
 OUTPUT_ROLES = {
     "output": "a tensor of the result, or the tensor that some of them are views of",
     "write": "the new contents of an input",
-    "assign": "a tensor that the function stored in a module's attribute",
     "grad": "the gradient of an input",
     "write in backward": "the new contents of an input, written while backward runs",
     "accumulate": "a gradient that the function itself added to an input's .grad",
