@@ -7,23 +7,32 @@ from typing import Any
 
 import torch
 
-from foregrad.compile import Compiled, Pass
+from foregrad.backends.backend import Backend
+from foregrad.backends.choose import choose
+from foregrad.compile import Compiled
 from foregrad.modules import compile_module
+from foregrad.runtime.halves import Pass, Way
 
 
 def compile(  # noqa: A001  the public name is fg.compile
-    target: Any, *, backend: str = "eager", passes: Sequence[Pass] = ()
+    target: Any,
+    *,
+    backend: str | Backend | None = None,
+    passes: Sequence[Pass] = (),
+    rng: str = "eager",
 ) -> Any:
     """The same function or module, running captured programs in place of its code.
 
     It behaves as the target does: results, gradients of any order, mutation, aliasing, exceptions. A module keeps its
     state_dict keys, attributes, `train()` and `eval()`, and shares them with the module that was given. A call unlike
     those before it is captured anew.
+
+    `backend` is "inductor" (fused C++, the default where there is a compiler), "eager" (op by op, bitwise as eager
+    PyTorch) or a function of your own. `rng="eager"` draws the random numbers that eager draws, "fast" others, faster.
     """
-    if backend != "eager":
-        raise ValueError(f'there is no backend {backend!r} yet; use backend="eager"')
+    way = Way(choose(backend, rng=rng), tuple(passes))
     if isinstance(target, torch.nn.Module):
-        return compile_module(target, tuple(passes))
+        return compile_module(target, way)
     if not callable(target):
         raise TypeError(f"fg.compile takes a function or a module, not a {type(target).__name__}")
-    return Compiled(target, tuple(passes))
+    return Compiled(target, way)

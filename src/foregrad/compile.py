@@ -16,12 +16,10 @@ from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
-from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.halves import CompiledStage, Way
 from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
-
-Pass = Callable[[Program], Program]
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,11 +36,11 @@ class Capture:
 class Compiled:
     """A function that runs its captured programs."""
 
-    def __init__(self, target: Any, passes: tuple[Pass, ...]) -> None:
+    def __init__(self, target: Any, way: Way) -> None:
         functools.update_wrapper(self, target, updated=())
         self.name = getattr(target, "__qualname__", type(target).__name__)
         self._target = target
-        self._passes = passes
+        self.way = way
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
@@ -75,10 +73,10 @@ class Compiled:
 
     def _new_capture(self, args: Any, kwargs: Any) -> Capture:
         captured = self._record(args, kwargs)
-        program = captured.program.apply(self._passes) if self._passes else captured.program
+        program = captured.program.apply(self.way.passes)
         description = describe_call(captured)
         reason = reason_for(description, [c.description for c in self.captures])
-        return make_capture(captured, program, args, kwargs, description, reason, self._passes)
+        return make_capture(captured, program, args, kwargs, description, reason, self.way)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self._target, args, kwargs)
@@ -88,7 +86,7 @@ class Compiled:
 
 
 def make_capture(
-    captured: Captured, program: Program, args: Any, kwargs: Any, description: dict[str, str], reason: str, passes: Any
+    captured: Captured, program: Program, args: Any, kwargs: Any, description: dict[str, str], reason: str, way: Way
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
     calling, inputs = program.calling, captured.stage.recording.inputs
@@ -107,7 +105,7 @@ def make_capture(
     source.namespace["MISS"] = MISS
     with source.block("def call(args, kwargs):"):
         GuardWriter(assumptions, source).write()
-        compiled = CompiledStage(captured.stage, program, passes)
+        compiled = CompiledStage(captured.stage, program, way)
         CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
     inputs.release()
     return Capture(reason, program, source.load("call"), str(source), description)

@@ -14,7 +14,8 @@ import torch
 from torch.nn.parameter import is_lazy as is_uninitialized
 
 from foregrad.capture import Captured, capture_call
-from foregrad.compile import Compiled, Pass
+from foregrad.compile import Compiled
+from foregrad.runtime.halves import Way
 
 
 class CompiledForward:
@@ -26,7 +27,7 @@ class CompiledForward:
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         compiled = compiled_of(self)
         twin = copy.deepcopy(compiled.target, memo)
-        return compile_module(twin, compiled.passes)
+        return compile_module(twin, compiled.way)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles as the module does: what is loaded is the module, without foregrad."""
@@ -42,7 +43,7 @@ class LazyForward(CompiledForward):
         module = compiled_of(self).target
         result = module(*args, **kwargs)
         if not is_lazy(module):
-            self.__class__ = _class_for(module, compiled_of(self).passes)
+            self.__class__ = _class_for(module, compiled_of(self).way)
         return result
 
 
@@ -50,9 +51,9 @@ def is_lazy(module: torch.nn.Module) -> bool:
     return any(is_uninitialized(p) for p in (*module.parameters(), *module.buffers()))
 
 
-def compile_module(module: torch.nn.Module, passes: tuple[Pass, ...]) -> Any:
+def compile_module(module: torch.nn.Module, way: Way) -> Any:
     """A twin of a module that shares all its state, and runs captured programs."""
-    made: Any = object.__new__(_class_for(module, passes))
+    made: Any = object.__new__(_class_for(module, way))
     object.__setattr__(made, "__dict__", module.__dict__)
     return made
 
@@ -65,21 +66,20 @@ def compiled_of(module: Any) -> ForwardOf:
 class ForwardOf(Compiled):
     """The programs captured of a module's forward."""
 
-    def __init__(self, module: torch.nn.Module, passes: tuple[Pass, ...]) -> None:
+    def __init__(self, module: torch.nn.Module, way: Way) -> None:
         self._forward = type(module).forward.__get__(module)
-        super().__init__(self._forward, passes)
+        super().__init__(self._forward, way)
         self.target = module
-        self.passes = passes
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self.target, args, kwargs, call=self._forward)
 
 
-def _class_for(module: torch.nn.Module, passes: tuple[Pass, ...]) -> type:
+def _class_for(module: torch.nn.Module, way: Way) -> type:
     """A class for one compiled module: the module's own, with another forward."""
     original = type(module)
     mixin = LazyForward if is_lazy(module) else CompiledForward
-    members = {"__module__": original.__module__, "__doc__": original.__doc__, "_foregrad": ForwardOf(module, passes)}
+    members = {"__module__": original.__module__, "__doc__": original.__doc__, "_foregrad": ForwardOf(module, way)}
     made = type(original.__name__, (mixin, original), members)
     made.__qualname__ = original.__qualname__
     return made

@@ -154,7 +154,7 @@ class Functionalizer:
     def _write_op(self, op: Op) -> None:
         self._check_overlap(op)
         variant = variant_of(op.func)
-        args, kwargs = self._resolve(op.args), self._resolve(op.kwargs)
+        args, kwargs = variant.filled(self._resolve(op.args)), self._resolve(op.kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
         node = self._drawn(op) or self._call(variant.func, args, kwargs)
         self._draws[op.index] = node
@@ -175,11 +175,10 @@ class Functionalizer:
 
     def _made_by(self, func: Any, op: Op, alias: Alias) -> Spec:
         """What the pure form of a writing op returns for this argument."""
-        dropped = variant_of(op.func).dropped
-        key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), _ghosts(op.args)
-        kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in dropped}
-        result = self._table.outcome(key, func, ghosts, kwargs).result
         variant = variant_of(op.func)
+        key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
+        kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
+        result = self._table.outcome(key, func, ghosts, kwargs).result
         made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
         return Spec(made.size, made.stride, made.dtype) if isinstance(made, Made) else alias.spec
 

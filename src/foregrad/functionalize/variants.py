@@ -59,15 +59,25 @@ class Variant:
     dropped: tuple[str, ...]
     num_results: int
     returns_list: bool
+    defaults: tuple[Any, ...] = ()  # of the writing op, where the pure form has others
+
+    def filled(self, args: Any) -> Any:
+        """Arguments with those spelt out that the pure form has no default for."""
+        return (*args, *self.defaults[len(args) :])
+
+
+#: Pure forms that go by a name of their own.
+_OTHER_NAMES = {
+    aten.native_batch_norm.default: Variant(aten._native_batch_norm_legit_functional.default, (), 3, True),
+    aten._native_batch_norm_legit.default: Variant(aten._native_batch_norm_legit_functional.default, (), 3, True),
+    aten.normal_.default: Variant(aten.normal_functional.default, (), 0, False),
+    aten.rrelu_with_noise.default: Variant(aten.rrelu_with_noise_functional.default, (), 1, True),
+}
 
 
 @cache
 def variant_of(func: OpOverload) -> Variant:
-    if func is aten.native_batch_norm.default:
-        return Variant(aten._native_batch_norm_legit_functional.default, (), 3, True)
-    if func is aten._native_batch_norm_legit.default:
-        return Variant(aten._native_batch_norm_legit_functional.default, (), 3, True)
-    return _in_place(func) or _with_out(func) or _pure(func)
+    return _OTHER_NAMES.get(func) or _in_place(func) or _with_out(func) or _pure(func)
 
 
 def writes_out(func: OpOverload) -> bool:
@@ -90,15 +100,26 @@ def _in_place(func: OpOverload) -> Variant | None:
     namespace, name = func._schema.name.split("::")
     if not name.endswith("_") or kind_of(func).writes != (0,):
         return None
-    packet = getattr(getattr(torch.ops, namespace), name[:-1], None)
-    found = getattr(packet, func._overloadname, None) if packet is not None else None
-    if found is None or found._schema.is_mutable or _shape_of(found) != _shape_of(func):
+    found = _overload_like(func, getattr(getattr(torch.ops, namespace), name[:-1], None))
+    if found is None:
         return None
     returns = [str(r.type) for r in found._schema.returns]
     if returns == ["Tensor"] and str(func._schema.arguments[0].type) == "Tensor":
-        return Variant(found, (), 0, False)
+        same = found._overloadname == func._overloadname
+        defaults = [a.default_value for a in func._schema.arguments if not a.kwarg_only]
+        return Variant(found, (), 0, False, () if same else tuple(defaults))
     if returns == ["List[Tensor]"]:
         return Variant(found, (), 0, True)
+    return None
+
+
+def _overload_like(func: OpOverload, packet: Any) -> OpOverload | None:
+    """The pure overload that takes the same arguments, the one of the same name first."""
+    overloads = packet.overloads() if packet is not None else []
+    for name in sorted(overloads, key=lambda n: n != func._overloadname):
+        found: OpOverload = getattr(packet, name)
+        if not found._schema.is_mutable and _shape_of(found) == _shape_of(func):
+            return found
     return None
 
 

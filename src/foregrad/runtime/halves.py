@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.eager import compile_graph
+from foregrad.backends.backend import Backend
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
@@ -24,7 +24,7 @@ from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
 
-Passes = tuple[Callable[[Program], Program], ...]
+Pass = Callable[[Program], Program]
 
 
 @dataclass(frozen=True)
@@ -39,15 +39,23 @@ class CompiledBackward:
     error: Exception | None = None
 
 
+@dataclass(frozen=True)
+class Way:
+    """How programs are made to run: what changes them first, and what compiles them."""
+
+    backend: Backend
+    passes: tuple[Pass, ...] = ()
+
+
 class CompiledStage:
     """A stage of a recording with its compiled halves."""
 
-    def __init__(self, stage: Stage, program: Program, passes: Passes = ()) -> None:
+    def __init__(self, stage: Stage, program: Program, way: Way) -> None:
         self.stage = stage
         self.program = program
-        self._passes = passes
+        self._way = way
         self.halves: Halves = program.halves
-        self.run_forward = compile_graph(self.halves.forward, "forward")
+        self.run_forward = way.backend(self.halves.forward, "forward")
         self._saved_keys = [s.key for s in self.halves.saved]
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
@@ -81,7 +89,7 @@ class CompiledStage:
 
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
         backward = run_engine(self.stage, layouts)
-        program = build(replace(self.stage, backward=backward), self.program.name).apply(self._passes)
+        program = build(replace(self.stage, backward=backward), self.program.name).apply(self._way.passes)
         return self._compile_backward(program, program.halves)
 
     def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
@@ -98,7 +106,7 @@ class CompiledStage:
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
         return CompiledBackward(
-            run=compile_graph(halves.backward, "backward"),
+            run=self._way.backend(halves.backward, "backward"),
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
@@ -141,8 +149,8 @@ class CompiledStage:
         )
         if following.sources:
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
-        program = build(following, self.program.name).apply(self._passes)
-        return CompiledStage(following, program, self._passes)
+        program = build(following, self.program.name).apply(self._way.passes)
+        return CompiledStage(following, program, self._way)
 
 
 def run_engine(stage: Stage, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Backward:

@@ -1,0 +1,38 @@
+"""Which backend a name stands for, and which is the default on this machine."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from functools import cache
+
+from foregrad.backends.backend import Backend
+from foregrad.backends.eager import compile_graph
+from foregrad.backends.inductor import Inductor
+from foregrad.backends.toolchain import compiler
+
+NAMES = ("eager", "inductor")
+
+
+def choose(backend: str | Backend | None, *, rng: str = "eager") -> Backend:
+    """A backend by its name; None is the default: `FOREGRAD_BACKEND`, else Inductor where there is a compiler."""
+    if rng not in ("eager", "fast"):
+        raise ValueError(f'rng is "eager" or "fast", not {rng!r}')
+    if callable(backend):
+        return backend
+    name = backend or os.environ.get("FOREGRAD_BACKEND") or "inductor"
+    if name not in NAMES:
+        raise ValueError(f"there is no backend {name!r}; there are {', '.join(NAMES)}, or a function of your own")
+    if name != "eager" and compiler() is None:
+        _warn_no_compiler()
+        name = "eager"
+    return compile_graph if name == "eager" else Inductor(rng=rng)
+
+
+@cache
+def _warn_no_compiler() -> None:
+    warnings.warn(
+        'no C++ compiler was found, so foregrad runs op by op with backend="eager": the same results, without fused '
+        "loops; small and memory-bound models take up to several times longer. Install g++, or name a compiler in CXX.",
+        stacklevel=4,
+    )

@@ -1,0 +1,71 @@
+"""Lower: a graph in the ops that a compiler wants, on fake tensors.
+
+gelu = aten.gelu(x)        becomes        mul = aten.mul(x, 0.5); erf = aten.erf(...); ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.substrate import FakeTensorMode, fake_mode, lazy_graph_module, trace_decomposed
+from foregrad.words.spec import Spec
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A decomposed graph, fake tensors that look like its inputs, and real ones that it takes after these."""
+
+    graph: fx.GraphModule
+    inputs: list[torch.Tensor]
+    constants: tuple[torch.Tensor, ...]
+
+
+def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]]) -> Lowered:
+    """Decompose every op of a graph by a table."""
+    module, constants = _constants_last(module)
+    mode = fake_mode()
+    with mode:
+        inputs = [_empty(n.meta["spec"]) for n in module.graph.nodes if n.op == "placeholder"]
+        graph = trace_decomposed(module, inputs, decompositions)
+    _keep_layouts(module.graph, graph.graph, mode)
+    return Lowered(graph, inputs, constants)
+
+
+def _empty(spec: Spec) -> torch.Tensor:
+    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+
+
+def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
+    """The same graph with its constants as inputs, after all others."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    constants: list[torch.Tensor] = []
+    for node in sorted(module.graph.nodes, key=_rank):
+        if node.op == "get_attr":
+            copies[node] = graph.placeholder(node.name)
+            constants.append(getattr(module, str(node.target)))
+            copies[node].meta = {"spec": Spec.of(constants[-1])}
+        else:
+            copies[node] = graph.node_copy(node, lambda n: copies[n])
+    return lazy_graph_module({}, graph, "Graph"), tuple(constants)
+
+
+def _rank(node: fx.Node) -> int:
+    return {"placeholder": 0, "get_attr": 1}.get(node.op, 2)
+
+
+def _keep_layouts(recorded: fx.Graph, lowered: fx.Graph, mode: FakeTensorMode) -> None:
+    """Where a decomposition gives a result another layout than its op does, ask for that of the op."""
+    wanted: Any = recorded.output_node().args[0]
+    made: Any = lowered.output_node().args[0]
+    for before, after in zip(wanted, made, strict=True):
+        if isinstance(before, fx.Node) and isinstance(after, fx.Node):
+            spec: Spec = before.meta["spec"]
+            if tuple(after.meta["val"].stride()) != spec.stride:
+                with mode:
+                    after.meta["val"] = _empty(spec)
