@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,9 +33,13 @@ class Inductor:
             made = compile_with_inductor(lowered.graph, lowered.inputs, fixed, is_backward=name == "backward")
         return _unboxed(made.current_callable, lowered.constants)
 
-    def _settings(self, graph: fx.GraphModule) -> Any:
-        is_random_ = any(isinstance(n.target, OpOverload) and is_random(n.target) for n in graph.graph.nodes)
-        return inductor_draws_like_eager() if self.rng == "eager" and is_random_ else nullcontext()
+    @contextmanager
+    def _settings(self, graph: fx.GraphModule) -> Iterator[None]:
+        draws = any(isinstance(n.target, OpOverload) and is_random(n.target) for n in graph.graph.nodes)
+        with warnings.catch_warnings():  # what Inductor uses of torch is not the user's concern
+            warnings.simplefilter("ignore", DeprecationWarning)
+            with inductor_draws_like_eager() if self.rng == "eager" and draws else nullcontext():
+                yield
 
 
 def _unboxed(boxed: Any, constants: tuple[Any, ...]) -> Runner:
