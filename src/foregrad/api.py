@@ -20,6 +20,8 @@ def compile(  # noqa: A001  the public name is fg.compile
     backend: str | Backend | None = None,
     passes: Sequence[Pass] = (),
     rng: str = "eager",
+    regions: str = "auto",
+    progress: bool = True,
 ) -> Any:
     """The same function or module, running captured programs in place of its code.
 
@@ -29,8 +31,10 @@ def compile(  # noqa: A001  the public name is fg.compile
 
     `backend` is "inductor" (fused C++, the default where there is a compiler), "eager" (op by op, bitwise as eager
     PyTorch) or a function of your own. `rng="eager"` draws the random numbers that eager draws, "fast" others, faster.
+    `regions="auto"` compiles what repeats in the model once, "off" the model as a whole. Long work shows what it is
+    doing; `progress=False` is quiet.
     """
-    way = Way(choose(backend, rng=rng), tuple(passes))
+    way = Way(choose(backend, rng=rng, regions=regions), tuple(passes), progress)
     if isinstance(target, torch.nn.Module):
         return compile_module(target, way)
     if not callable(target):

@@ -14,12 +14,14 @@ from foregrad.capture import Captured, capture_call
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
+from foregrad.regions.regions import Regions
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
 from foregrad.runtime.halves import CompiledStage, Way
 from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
+from foregrad.words.progress import Timings, part, watched
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,8 @@ class Capture:
     call: Callable[[Any, Any], Any]
     source: str
     description: dict[str, str]  # what was assumed, in words
+    stage: CompiledStage
+    timings: Timings
 
 
 class Compiled:
@@ -72,21 +76,42 @@ class Compiled:
         return result
 
     def _new_capture(self, args: Any, kwargs: Any) -> Capture:
-        captured = self._record(args, kwargs)
-        program = captured.program.apply(self.way.passes)
-        description = describe_call(captured)
-        reason = reason_for(description, [c.description for c in self.captures])
-        return make_capture(captured, program, args, kwargs, description, reason, self.way)
+        timings = Timings()
+        with watched(timings, self.name, show=self.way.shows_progress):
+            with part("record"):
+                captured = self._record(args, kwargs)
+            with part("passes"):
+                program = captured.program.apply(self.way.passes)
+            description = describe_call(captured)
+            reason = reason_for(description, [c.description for c in self.captures])
+            return make_capture(captured, program, args, kwargs, description, reason, self.way, timings)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self._target, args, kwargs)
+
+    @property
+    def timings(self) -> Timings:
+        """Where the time of all captures went."""
+        return Timings([p for made in self.captures for p in made.timings.parts])
+
+    @property
+    def regions(self) -> tuple[Regions, ...]:
+        """The regions of every graph that was compiled by regions, forward before backward."""
+        return tuple(found for made in self.captures for found in made.stage.regions)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
 
 
 def make_capture(
-    captured: Captured, program: Program, args: Any, kwargs: Any, description: dict[str, str], reason: str, way: Way
+    captured: Captured,
+    program: Program,
+    args: Any,
+    kwargs: Any,
+    description: dict[str, str],
+    reason: str,
+    way: Way,
+    timings: Timings,
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
     calling, inputs = program.calling, captured.stage.recording.inputs
@@ -108,4 +133,4 @@ def make_capture(
         compiled = CompiledStage(captured.stage, program, way)
         CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
     inputs.release()
-    return Capture(reason, program, source.load("call"), str(source), description)
+    return Capture(reason, program, source.load("call"), str(source), description, compiled, timings)

@@ -383,3 +383,18 @@ def test_DESC_1_closed_over_tensors_have_a_role_and_their_name():
     scale = leaf(2)
     program = fg.capture(lambda x: x * scale, leaf(2))
     assert items(program.signature.inputs, "closure") == ["scale"]
+
+
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell])
+def test_a_cell_writes_to_parts_of_its_gates(cell):
+    """The parts are views of one tensor, though the op that makes them says that they are not."""
+    assert_same(cell(4, 4), lambda: (leaf(3, 4),), calls=2)
+
+
+def test_parts_that_say_they_are_no_views_are_written():
+    def f(x):
+        a, b = x.sin().unsafe_chunk(2, 1)
+        c, d = x.cos().unsafe_split_with_sizes([1, 3], 1)
+        return a.sigmoid_() + b.tanh_(), c * 2 + d.exp_()
+
+    assert_same(f, lambda: (leaf(3, 4),), calls=2)

@@ -14,10 +14,12 @@ from foregrad.backends.toolchain import compiler
 NAMES = ("eager", "inductor")
 
 
-def choose(backend: str | Backend | None, *, rng: str = "eager") -> Backend:
+def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:
     """A backend by its name; None is the default: `FOREGRAD_BACKEND`, else Inductor where there is a compiler."""
     if rng not in ("eager", "fast"):
         raise ValueError(f'rng is "eager" or "fast", not {rng!r}')
+    if regions not in ("auto", "off"):
+        raise ValueError(f'regions is "auto" or "off", not {regions!r}')
     if callable(backend):
         return backend
     name = backend or os.environ.get("FOREGRAD_BACKEND") or "inductor"
@@ -26,7 +28,7 @@ def choose(backend: str | Backend | None, *, rng: str = "eager") -> Backend:
     if name != "eager" and compiler() is None:
         _warn_no_compiler()
         name = "eager"
-    return compile_graph if name == "eager" else Inductor(rng=rng)
+    return compile_graph if name == "eager" else Inductor(rng=rng, regions=regions)
 
 
 @cache

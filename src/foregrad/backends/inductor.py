@@ -1,20 +1,36 @@
-"""The `inductor` backend: graphs as fused C++ loops, made by torch's Inductor."""
+"""The `inductor` backend: graphs as fused C++ loops, made by torch's Inductor.
+
+What repeats in a graph is compiled once and called many times, so that the time to compile grows with what is distinct
+in a model and not with its depth.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.backends.eager import compile_graph as eager
-from foregrad.backends.lower import lower
-from foregrad.program.clean import is_random
-from foregrad.substrate import OpOverload, compile_with_inductor, inductor_decompositions, inductor_draws_like_eager
+from foregrad.backends.eager import compile_graph as run_op_by_op
+from foregrad.backends.lower import Lowered, lower
+from foregrad.backends.stitch import stitch
+from foregrad.program.clean import is_random, is_view
+from foregrad.regions.regions import Region, Regions, find_regions, whole
+from foregrad.substrate import (
+    OpOverload,
+    compile_with_inductor,
+    inductor_decompositions,
+    inductor_draws_like_eager,
+    set_version,
+)
+from foregrad.words.progress import part
+
+Boxed = Callable[[list[Any]], Any]  # empties the list that it is given
 
 
 @dataclass(frozen=True)
@@ -22,15 +38,34 @@ class Inductor:
     """Compiles graphs with Inductor. `rng="eager"` draws the numbers that eager draws, `"fast"` Inductor's own."""
 
     rng: str = "eager"
+    regions: str = "auto"
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
-        if not any(n.op == "call_function" for n in graph.graph.nodes):
-            return eager(graph, name)
-        with self._settings(graph):
+        with part(f"find regions of {name}"):
+            found = find_regions(graph) if self.regions == "auto" else whole(graph)
+        compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
+        return _Stitched(stitch(found, compiled, name), found, _made_inside(graph))
+
+    def _compile(self, region: Region, name: str, place: int, found: Regions) -> Runner:
+        if not any(n.op == "call_function" and not is_view(n) for n in region.graph.graph.nodes):
+            return run_op_by_op(region.graph, name)
+        of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
+        with part(f"compile {name}{of}"), self._settings(region.graph):
+            try:
+                return self._compile_graph(region.graph, is_backward=name == "backward")
+            except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
+                warnings.warn(
+                    f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}", stacklevel=2
+                )
+        return run_op_by_op(region.graph, name)
+
+    def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Runner:
+        with part("lower"):
             lowered = lower(graph, inductor_decompositions())
-            results: Any = lowered.graph.graph.output_node().args[0]
-            fixed = [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
-            made = compile_with_inductor(lowered.graph, lowered.inputs, fixed, is_backward=name == "backward")
+        with part("generate and build code"):
+            made = compile_with_inductor(
+                lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
+            )
         return _unboxed(made.current_callable, lowered.constants)
 
     @contextmanager
@@ -42,7 +77,43 @@ class Inductor:
                 yield
 
 
-def _unboxed(boxed: Any, constants: tuple[Any, ...]) -> Runner:
+class _Stitched:
+    """Runs the regions of a graph; what they made themselves is as new, whatever kernel wrote to it."""
+
+    def __init__(self, run: Runner, regions: Regions, fresh: tuple[int, ...]) -> None:
+        self.run = run
+        self.regions = regions
+        self._fresh = fresh
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        results = self.run(*inputs)
+        for place in self._fresh:
+            set_version(results[place], 0)
+        return results
+
+
+def _made_inside(graph: fx.GraphModule) -> tuple[int, ...]:
+    """The places of outputs that are no inputs, and no views of these."""
+    results: Any = graph.graph.output_node().args[0]
+    return tuple(p for p, r in enumerate(results) if isinstance(r, fx.Node) and _root(r).op == "call_function")
+
+
+def _root(node: fx.Node) -> fx.Node:
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _tensor_places(lowered: Lowered) -> list[int]:
+    results: Any = lowered.graph.graph.output_node().args[0]
+    return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
+
+
+def _unboxed(boxed: Boxed, constants: tuple[torch.Tensor, ...]) -> Runner:
     if constants:
         return lambda *inputs: boxed([*inputs, *constants])
     return lambda *inputs: boxed([*inputs])
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -48,6 +48,13 @@ _SETS = {
 }
 
 
+#: Ops whose results are views though their schema says otherwise, and those that do the same and say so.
+_SAYS_NO_VIEW = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
+
 class Recorder(TorchDispatchMode):
     """Turns calls into `Op`s over `Alias`es.
 
@@ -153,6 +160,7 @@ class Recorder(TorchDispatchMode):
             return self._constant(args[0])
         if func in _READS_DATA:
             return self._read(func, args)
+        func = _SAYS_NO_VIEW.get(func, func)
         kind = kind_of(func)
         given: list[torch.Tensor] = []
         key: list[Any] = [func]

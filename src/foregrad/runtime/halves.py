@@ -19,6 +19,7 @@ from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.program.split import Halves
 from foregrad.record.recording import Backward, Layouts, usual_layouts
+from foregrad.regions.regions import Regions
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
@@ -45,6 +46,7 @@ class Way:
 
     backend: Backend
     passes: tuple[Pass, ...] = ()
+    shows_progress: bool = True
 
 
 class CompiledStage:
@@ -63,6 +65,12 @@ class CompiledStage:
         if stage.backward is not None:
             layouts = tuple(None if t is None else t.spec.stride for t in stage.backward.tangents)
             self._backwards[layouts] = self._compile_backward(program, self.halves)
+
+    @property
+    def regions(self) -> tuple[Regions, ...]:
+        """The regions of each half that its backend compiled by regions."""
+        runs = [self.run_forward, *(b.run for b in self._backwards.values())]
+        return tuple(run.regions for run in runs if hasattr(run, "regions"))
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""

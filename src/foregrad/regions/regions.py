@@ -1,0 +1,122 @@
+"""Regions: a graph as calls of distinct subgraphs, of which there are few however deep a stack is.
+
+region  label     nodes  calls
+     0  blocks.*     10     25
+     1  rest          2      1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.regions.find import find_pieces
+from foregrad.regions.steps import Form, Steps
+from foregrad.substrate import lazy_graph_module
+
+
+@dataclass(frozen=True, eq=False)
+class Region:
+    """One distinct subgraph: inputs that carry a spec, and a flat tuple of outputs."""
+
+    graph: fx.GraphModule
+    count: int  # how often it is called
+    label: str  # for people
+
+
+@dataclass(frozen=True, eq=False)
+class RegionCall:
+    """A call of a region on values of the graph, by name."""
+
+    region: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Regions:
+    """The calls in order; a call takes `inputs`, `constants` and outputs of earlier calls."""
+
+    distinct: tuple[Region, ...]
+    calls: tuple[RegionCall, ...]
+    inputs: tuple[str, ...]
+    results: tuple[str | None, ...]
+    constants: dict[str, torch.Tensor]
+
+    def __str__(self) -> str:
+        width = max([len("label"), *(len(r.label) for r in self.distinct)])
+        lines = [f"region  {'label':{width}}  nodes  calls"]
+        for number, region in enumerate(self.distinct):
+            lines.append(f"{number:6}  {region.label:{width}}  {_num_nodes(region):5}  {region.count:5}")
+        return "\n".join(lines)
+
+
+def find_regions(half: fx.GraphModule) -> Regions:
+    """The distinct regions of a graph and how they are called; one region where nothing repeats that is worth it."""
+    return _regions(half, find_pieces(Steps(half.graph)))
+
+
+def whole(half: fx.GraphModule) -> Regions:
+    """The graph as one region."""
+    steps = Steps(half.graph)
+    return _regions(half, [steps.form(0, len(steps))])
+
+
+def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:
+    graph = half.graph
+    numbers: dict[Any, int] = {}
+    places = [numbers.setdefault(form.key, len(numbers)) for form in pieces]
+    occurrences: list[list[Form]] = [[] for _ in numbers]
+    for place, form in zip(places, pieces, strict=True):
+        occurrences[place].append(form)
+    results: Any = graph.output_node().args[0]
+    return Regions(
+        distinct=tuple(Region(_extract(o[0]), len(o), _label(o, len(pieces))) for o in occurrences),
+        calls=tuple(RegionCall(p, _names(f.inputs), _names(f.outputs)) for p, f in zip(places, pieces, strict=True)),
+        inputs=tuple(n.name for n in graph.nodes if n.op == "placeholder"),
+        results=tuple(r.name if isinstance(r, fx.Node) else None for r in results),
+        constants={n.name: getattr(half, str(n.target)) for n in graph.nodes if n.op == "get_attr"},
+    )
+
+
+def _names(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
+    return tuple(n.name for n in nodes)
+
+
+def _extract(form: Form) -> fx.GraphModule:
+    """An interval as a graph of its own."""
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in form.inputs:
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in form.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[n] for n in form.outputs))
+    return lazy_graph_module({}, graph, "Region")
+
+
+def _label(occurrences: list[Form], num_calls: int) -> str:
+    """The module that all ops of a region come from, with a star for the index that varies: `blocks.*`."""
+    if num_calls == 1:
+        return "whole"
+    paths = {
+        tuple(o.module.split(".")) for f in occurrences for n in f.nodes if (o := n.meta.get("origin")) and o.module
+    }
+    if not paths:
+        return "rest" if len(occurrences) == 1 else "repeat"
+    shared = []
+    for parts in zip(*paths, strict=False):
+        if len(set(parts)) > 1:
+            shared += ["*"] if all(p.isdigit() for p in parts) else []
+            break
+        shared.append(parts[0])
+    return ".".join(shared) or ("rest" if len(occurrences) == 1 else "repeat")
+
+
+def _num_nodes(region: Region) -> int:
+    return sum(n.op == "call_function" for n in region.graph.graph.nodes)
