@@ -17,6 +17,10 @@ def is_same(ours, theirs):
     return look == (theirs.shape, theirs.stride(), theirs.dtype, theirs.storage_offset()) and bits(ours) == bits(theirs)
 
 
+def is_same_if_known(ours, theirs, again):
+    return is_same(ours, theirs) or not is_same(theirs, again)
+
+
 def bits(tensor):
     return tensor.contiguous().resolve_conj().resolve_neg().view(-1).numpy().tobytes()
 
@@ -38,7 +42,10 @@ def found(monkeypatch):
             torch.set_rng_state(before)
             results = stitched(*inputs)
             assert torch.equal(torch.get_rng_state(), after)
-            assert all(map(is_same, results, expected))
+            if not all(map(is_same, results, expected)):
+                torch.set_rng_state(before)
+                again = whole(*inputs)  # a workspace may hold what was in memory before
+                assert all(map(is_same_if_known, results, expected, again))
             return results
 
         return run
@@ -48,8 +55,10 @@ def found(monkeypatch):
 
 
 @pytest.fixture
-def eager_to_cut(monkeypatch):
+def eager_to_cut(monkeypatch, request):
     """Whatever repeats is a region, be it a single op."""
+    if not getattr(request, "param", True):
+        return
     monkeypatch.setattr(find, "_SMALLEST_UNIT", 1)
     for cost in ("_CALL", "_REGION"):
         monkeypatch.setattr(find, cost, 0)
