@@ -2,8 +2,8 @@
 
 python benchmarks/step.py [--only gpt lstm] [--rounds 15] [--threads 1] [--backend inductor] [--peer none]
 
-torch.compile runs in two ways, and the faster one counts: `module`, the compiled module and then its backward, and
-`whole step`, forward and `torch.autograd.grad` in one compiled function. foregrad runs in one, the compiled module.
+Both compilers are used in two ways: on the module, with `torch.autograd.grad` after it, and on the whole step, with
+`torch.autograd.grad` inside. The faster way of each counts.
 """
 
 import argparse
@@ -30,8 +30,10 @@ TARGETS = {
     "lstm": NOT_SLOWER,
     "blocks-100": FASTER,
 }
-PEERS = ("module", "whole step")
+OURS = ("foregrad, module", "foregrad, step")
+PEER = ("torch.compile, module", "torch.compile, step")
 SECONDS_A_ROUND = 0.1
+AGREE = 1e-3
 
 Step = Callable[[], tuple[Tensor, tuple[Tensor, ...]]]
 
@@ -44,10 +46,9 @@ class Measured:
     times: dict[str, Timing]
     differences: dict[str, float]
 
-    @property
-    def peer(self) -> str | None:
-        """The faster way to use torch.compile."""
-        return min((p for p in PEERS if p in self.times), key=lambda p: self.times[p].median, default=None)
+    def best(self, ways: tuple[str, ...]) -> str | None:
+        """The faster of these ways."""
+        return min((way for way in ways if way in self.times), key=lambda way: self.times[way].median, default=None)
 
 
 def main() -> None:
@@ -64,9 +65,13 @@ def main() -> None:
 
 def measure(name: str, options: argparse.Namespace, console: Console) -> Measured:
     torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
-    ways = {"eager": eager, "foregrad": partial(foregrad, backend=options.backend)}
+    compilers = {"foregrad": partial(fg.compile, backend=options.backend)}
     if options.peer != "none":
-        ways |= {"module": compiled_module, "whole step": compiled_step}
+        compilers["torch.compile"] = partial(torch.compile, fullgraph=True)
+    ways = {"eager": lambda model, inputs: step_of(model, model, inputs)}
+    for compiler, compile_ in compilers.items():
+        ways[f"{compiler}, module"] = lambda model, inputs, c=compile_: step_of(c(model), model, inputs)
+        ways[f"{compiler}, step"] = lambda model, inputs, c=compile_: c(step_of(model, model, inputs))
     steps: dict[str, Step] = {}
     differences: dict[str, float] = {}
     reference: list[Tensor] = []
@@ -76,7 +81,7 @@ def measure(name: str, options: argparse.Namespace, console: Console) -> Measure
         with console.status(f"{name}: first step of {way}"):
             try:
                 loss, gradients = step()
-            except TorchDynamoException as error:
+            except (TorchDynamoException, fg.ForegradError) as error:
                 console.print(f"{name}: {way} cannot be compiled: {str(error).splitlines()[0]}")
                 continue
         results = [loss, *gradients, *model.buffers()]
@@ -89,23 +94,8 @@ def measure(name: str, options: argparse.Namespace, console: Console) -> Measure
     return Measured(name, times, differences)
 
 
-def eager(model: nn.Module, inputs: tuple[Tensor, ...]) -> Step:
-    return step_of(model, model, inputs)
-
-
-def foregrad(model: nn.Module, inputs: tuple[Tensor, ...], backend: str) -> Step:
-    return step_of(fg.compile(model, backend=backend), model, inputs)
-
-
-def compiled_module(model: nn.Module, inputs: tuple[Tensor, ...]) -> Step:
-    return step_of(torch.compile(model), model, inputs)
-
-
-def compiled_step(model: nn.Module, inputs: tuple[Tensor, ...]) -> Step:
-    return torch.compile(step_of(model, model, inputs), fullgraph=True)
-
-
 def step_of(run: Callable[..., Tensor], model: nn.Module, inputs: tuple[Tensor, ...]) -> Step:
+    """A step of a model; `run` is the model itself, or what a compiler made of it."""
     parameters = tuple(model.parameters())
 
     def step() -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -117,7 +107,7 @@ def step_of(run: Callable[..., Tensor], model: nn.Module, inputs: tuple[Tensor, 
 
 
 def largest_difference(results: list[Tensor], reference: list[Tensor]) -> float:
-    """Over all tensors: the largest difference of an element, as a part of the tensor's largest element."""
+    """Over all tensors, the largest difference of an element, as a part of the tensor's largest element."""
     pairs = [(a.double(), b.double()) for a, b in zip(results, reference, strict=True)]
     return max(float((a - b).abs().max() / b.abs().max().clamp(min=1e-30)) for a, b in pairs)
 
@@ -129,21 +119,32 @@ def calls_a_round(step: Step) -> int:
 
 
 def print_results(results: list[Measured], options: argparse.Namespace, console: Console) -> None:
-    heads = ("eager", "torch.compile", "best way", "foregrad", "/ eager", "/ torch.compile", "off eager by\nfg, compile")
-    rows = table(f"Milliseconds a step; foregrad with backend={options.backend}", "", *heads)
+    ways = ("eager", *OURS, *PEER)
+    heads = [way.replace(", ", "\n") for way in ways]
+    title = f"Milliseconds a step; foregrad with backend={options.backend}"
+    rows = table(title, "", *heads, "foregrad /\ntorch.compile", "off eager\nby")
     for r in results:
-        ours, theirs = r.times["foregrad"], r.times.get(r.peer or "")
-        rows.add_row(
-            r.name,
-            r.times["eager"].text(1e-3),
-            theirs.text(1e-3) if theirs else "",
-            r.peer or "",
-            ours.text(1e-3),
-            f"{ours.median / r.times['eager'].median:.2f}",
-            verdict(ours.median / theirs.median, at_most=TARGETS[r.name]) if theirs else "",
-            ", ".join(f"{r.differences[way]:.0e}" for way in ("foregrad", r.peer) if way),
-        )
+        ours, theirs = r.best(OURS), r.best(PEER)
+        cells = [cell(r, way, is_best=way in (ours, theirs)) for way in ways]
+        ratio = ""
+        if ours and theirs:
+            ratio = verdict(r.times[ours].median / r.times[theirs].median, at_most=TARGETS[r.name])
+        rows.add_row(r.name, *cells, ratio, difference(max(r.differences.values())))
     console.print(rows)
+    console.print(
+        "bold: the faster way of each; off eager by: largest relative difference of a loss, gradient or buffer"
+    )
+
+
+def difference(value: float) -> str:
+    return f"[{'green' if value < AGREE else 'red'}]{value:.0e}[/]"
+
+
+def cell(measured: Measured, way: str, is_best: bool) -> str:
+    if way not in measured.times:
+        return ""
+    text = measured.times[way].text(1e-3)
+    return f"[bold]{text}[/]" if is_best else text
 
 
 if __name__ == "__main__":
