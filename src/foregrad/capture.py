@@ -91,8 +91,10 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
         stored = kept.restore()
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
-    results = find_results(recording, [tensor for _, _, tensor in stored])
-    stage = _differentiate(recording, results, tuple(stored))
+    kept_outside = [tensor for _, _, tensor in stored]
+    grads = recording.grads.changes([*recording.tensors, *kept_outside])
+    results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
+    stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
     arguments = _bind(body, args, kwargs)
     _give_names(recording, _argument_names(arguments), places)
@@ -162,13 +164,14 @@ def _name(target: Any) -> str:
 # -- gradients ----------------------------------------------------------------------------------------------
 
 
-def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage:
+def _differentiate(recording: Recording, results: Results, stored: Any, grads: Any) -> Stage:
     """Record the backward from every result that has a history, to every input that wants a gradient."""
     inputs, slots = _slots(recording)
     sources = tuple(results.sources)
-    stage = Stage(recording, results, tuple(inputs), tuple(slots), sources, None, stored=stored)
+    stage = Stage(recording, results, tuple(inputs), tuple(slots), sources, None, stored=stored, grads=grads)
     if not sources:
         return stage
+    _refuse_retained(stage)
     backward = _first_backward(recording, sources, inputs, slots)
     if backward.error is not None or None in backward.tangents:
         return replace(stage, backward=backward)
@@ -186,6 +189,17 @@ def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage
         slots=tuple(slots[i] for i in reached),
         backward=backward,
     )
+
+
+def _refuse_retained(stage: Stage) -> None:
+    """Results of one call are siblings: what is computed from one of them inside sends no gradient through it."""
+    inputs = {id(lifted.ghost) for lifted in stage.recording.inputs.all}
+    for tensor, origin in stage.recording.intercept.retained:
+        if any(tensor is t for t in stage.retained) and id(tensor) not in inputs and len(stage.sources) > 1:
+            raise CaptureError(
+                f"the function keeps the gradient of a tensor {Spec.of(tensor)} that it returns beside others.\n"
+                f"  at {origin}\nReturn it alone, or compute the others outside."
+            )
 
 
 def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
@@ -296,12 +310,15 @@ class _Attributes:
 
 def _give_names(recording: Recording, arguments: dict[int, str], places: dict[int, Location]) -> None:
     """A role and a name for every input."""
+    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:
         place = places.get(id(lifted.real))
         if id(lifted.real) in arguments:
             lifted.role, lifted.name = "input", arguments[id(lifted.real)]
         elif place is not None:
             lifted.role, lifted.name = place.role, place.name
+        elif lifted.ghost in owners:
+            lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
         elif lifted.is_hidden:
             lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
         else:

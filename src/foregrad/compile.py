@@ -101,7 +101,8 @@ def make_capture(
         variables=captured.variables,
         checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
         offset_sensitive=calling.offset_sensitive,
-        without_grad=frozenset(captured.stage.recording.intercept.read_grads),
+        grads=captured.stage.recording.grads.assumed(),
+        unhooked=frozenset(captured.stage.recording.grads.accumulated),
     )
     source = Source()
     source.namespace["MISS"] = MISS

@@ -67,6 +67,7 @@ __all__ = [
     "checkpoint_region",
     "current_autograd_node",
     "exclude_keys",
+    "has_hooks",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
     "lazy_graph_module",
@@ -141,6 +142,11 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of a tensor, if it has one: inference tensors have none."""
     if not tensor.is_inference():
         _set_version_counters((tensor,), (version,))
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether the engine calls someone before or after it adds to the .grad of a leaf."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -9,7 +9,6 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import (
-    Accumulate,
     Attach,
     Copy,
     Effects,
@@ -65,10 +64,6 @@ class _Planner:
         for base in self.results.bases:
             if base.kind != "fresh":
                 self._write(base)
-        for number, lifted in self.inputs.items():
-            if lifted.ghost.is_leaf and lifted.ghost.grad is not None:
-                alias = recorder.alias(lifted.ghost.grad)
-                self.steps.append((recording.num_forward + 1.0, Accumulate(number, alias)))
         prologue = self._flags()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
         bumps = self._bumps(ordered)

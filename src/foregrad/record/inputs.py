@@ -8,7 +8,7 @@ the value *before* the write has a place to arrive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from foregrad.words.attached import Attached
 from foregrad.words.spec import Spec
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Lifted:
     """A real tensor and the ghost that stands for it while recording."""
 
@@ -74,6 +74,8 @@ class Inputs:
         self._recorder = recorder
         self._by_id: dict[int, Lifted] = {}
         self._by_storage: dict[int, list[Lifted]] = {}
+        self._by_ghost: dict[int, Lifted] = {}
+        self.on_lift: Callable[[Lifted], None] = lambda lifted: None
         self.all: list[Lifted] = []
 
     def release(self) -> None:
@@ -85,6 +87,9 @@ class Inputs:
 
     def find(self, real: torch.Tensor) -> Lifted | None:
         return self._by_id.get(id(real))
+
+    def of_ghost(self, ghost: torch.Tensor) -> Lifted | None:
+        return self._by_ghost.get(id(ghost))
 
     def lift_arguments(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
@@ -194,7 +199,9 @@ class Inputs:
         )
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
+        self._by_ghost[id(ghost)] = lifted
         self.all.append(lifted)
+        self.on_lift(lifted)
         return lifted
 
 

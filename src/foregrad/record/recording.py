@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.intercept import Intercept
 from foregrad.record.modules import CalledModules
@@ -84,7 +85,8 @@ class Recording:
     def __init__(self, names: dict[int, str]) -> None:
         self.recorder = Recorder(lambda real: self.inputs.lift(real))
         self.inputs = Inputs(self.recorder)
-        self.intercept = Intercept(self.recorder, self.inputs)
+        self.grads = Grads(self.recorder, self.inputs)
+        self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.modules = CalledModules(self.recorder, names)
         self.num_forward = 0
         self.outputs: list[Any] = []
@@ -104,7 +106,9 @@ class Recording:
                 with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
+                self.grads.finish()
             except Exception as error:
+                self.grads.abandon()
                 refusal = self._refusal(error)
                 if refusal is None:
                     raise
@@ -116,6 +120,12 @@ class Recording:
                     raise CaptureError("the function seeds the random number generator. Seed it outside.")
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
+
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What can be seen after the call, apart from what is reached through these: inputs and results."""
+        outputs = [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        return [*outputs, *(lifted.ghost for lifted in self.inputs.all)]
 
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""
@@ -164,6 +174,8 @@ class Recording:
         """
         start = self._rewind(earlier)
         phase = 1 if earlier is None else earlier.phase + 1
+        for ghost, _ in self.intercept.retained:
+            ghost.grad = None  # of another run of the engine
         with uninitialized_memory_untouched(), no_dispatch_modes():
             tangents = [
                 None
