@@ -18,6 +18,7 @@ from foregrad.errors import CaptureError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
+from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.runtime.locate import Location, Variable, locate, variables
@@ -73,7 +74,9 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any) -> Captured:
     function, body = _function_of(target)
-    recording = Recording({})
+    recording = Recording({}, definition(body))
+    arguments = _bind(body, args, kwargs)
+    recording.inputs.names = _argument_names(arguments)
     modules = recording.modules
     for module in (target, *state):
         if isinstance(module, torch.nn.Module):
@@ -96,8 +99,7 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    arguments = _bind(body, args, kwargs)
-    _give_names(recording, _argument_names(arguments), places)
+    _give_names(recording, places)
     found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
     locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
@@ -115,7 +117,7 @@ def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) 
             variable.assign(values.get((id(variable.owner), variable.key)))
         raise CaptureError(
             f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
-            "cannot do that at each call. Return the tensor and store it outside."
+            f"cannot do that at each call.\n{recording.definition}\nReturn the tensor and store it outside."
         )
 
 
@@ -138,7 +140,7 @@ def _refuse_attributes(recording: Recording) -> None:
         if names:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
-                "each call. Set it outside."
+                f"each call.\n{recording.definition}\nSet it outside."
             )
 
 
@@ -213,8 +215,8 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
         reached = tried.gradients[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
             raise CaptureError(
-                "the function returns a leaf that it made itself, together with tensors that depend on it. Make the "
-                "leaf outside, and pass it as an argument."
+                "the function returns a leaf that it made itself, together with tensors that depend on it.\n"
+                f"{recording.definition}\nMake the leaf outside, and pass it as an argument."
             )
         if tried.error is not None and len(sources) == 1:
             return tried
@@ -253,9 +255,13 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
                 slots.append(slot)
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
             if lifted.was_rebased:
+                changes = [
+                    op for op in recording.recorder.ops if op.renames and op.renames.object == lifted.alias.object
+                ]
+                line = f"  at {changes[0].origin}" if changes else recording.definition
                 raise CaptureError(
-                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another. "
-                    "Pass copies, or change a view of it."
+                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another.\n"
+                    f"{line}\nPass copies, or change a view of it."
                 )
             inputs.append(lifted)
             slots.append(lifted.edge)
@@ -308,8 +314,9 @@ class _Attributes:
 # -- names --------------------------------------------------------------------------------------------------
 
 
-def _give_names(recording: Recording, arguments: dict[int, str], places: dict[int, Location]) -> None:
+def _give_names(recording: Recording, places: dict[int, Location]) -> None:
     """A role and a name for every input."""
+    arguments = recording.inputs.names
     owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:
         place = places.get(id(lifted.real))

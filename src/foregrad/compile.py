@@ -14,6 +14,7 @@ from foregrad.capture import Captured, capture_call
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
+from foregrad.record.origins import definition
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
 from foregrad.runtime.halves import CompiledStage
@@ -69,7 +70,7 @@ class Compiled:
         if result is MISS:
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
-                "for a second call. Pass the value as an argument, and return the new one."
+                f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
             )
         return result
 

@@ -40,6 +40,7 @@ from torch.utils._python_dispatch import (
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils._pytree import (
     TreeSpec,
+    keystr,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
@@ -70,6 +71,7 @@ __all__ = [
     "has_hooks",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
+    "keystr",
     "lazy_graph_module",
     "neg_view",
     "next_sequence_number",

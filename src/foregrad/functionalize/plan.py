@@ -141,7 +141,8 @@ class _Planner:
             # The base changed its geometry later, and is returned in its last one.
             if source.alias.storage is not parent.storage:
                 raise CaptureError(
-                    "the function returns a tensor whose memory it replaced, and a view of the old memory."
+                    "the function returns a tensor whose memory it replaced, and a view of the old memory.\n"
+                    f"  at {op.origin}\nReturn one of them."
                 )
             geometry = alias.geometry
             self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
@@ -196,7 +197,11 @@ class _Planner:
             alias, place = op.outputs, max(place, float(op.index))
         if base.kind == "input":
             if overlaps_itself(alias):
-                raise CaptureError("the function writes to a tensor some of whose elements are one place in memory.")
+                write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
+                raise CaptureError(
+                    "the function writes to a tensor some of whose elements are one place in memory.\n"
+                    f"  at {write.origin}\nMake a copy first, with clone()."
+                )
             self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
         elif base.needs_tangent:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))

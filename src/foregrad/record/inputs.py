@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.errors import CaptureError
 from foregrad.record.ghosts import ghost_over, ghost_storage
+from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias
 from foregrad.substrate import FakeTensor, is_traceable_wrapper_subclass, no_dispatch_modes, version_of
@@ -75,6 +76,7 @@ class Inputs:
         self._by_id: dict[int, Lifted] = {}
         self._by_storage: dict[int, list[Lifted]] = {}
         self._by_ghost: dict[int, Lifted] = {}
+        self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
         self.on_lift: Callable[[Lifted], None] = lambda lifted: None
         self.all: list[Lifted] = []
 
@@ -84,6 +86,7 @@ class Inputs:
             lifted.release()
         self._by_id.clear()
         self._by_storage.clear()
+        self.names = {}
 
     def find(self, real: torch.Tensor) -> Lifted | None:
         return self._by_id.get(id(real))
@@ -91,9 +94,9 @@ class Inputs:
     def of_ghost(self, ghost: torch.Tensor) -> Lifted | None:
         return self._by_ghost.get(id(ghost))
 
-    def lift_arguments(self, tensors: Sequence[torch.Tensor]) -> None:
+    def lift_arguments(self, tensors: Sequence[torch.Tensor], definition: str) -> None:
         for tensor in tensors:
-            _check_kind(tensor)
+            self._check_kind(tensor, definition)
         for group in overlapping_groups(tensors):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
@@ -109,11 +112,23 @@ class Inputs:
             return self._lift_new(real)
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        _check_kind(real)
+        self._check_kind(real, where(self._recorder.module))
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
+
+    def _check_kind(self, tensor: torch.Tensor, line: str) -> None:
+        it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
+        if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+            what, instead = f"is a {type(tensor).__name__}", "Pass a plain tensor; tensors that wrap others cannot be"
+        elif tensor.layout is not torch.strided:
+            what, instead = f"has the layout {tensor.layout}", "Pass a strided tensor; others cannot be"
+        elif tensor.device.type != "cpu":
+            what, instead = f"is on {tensor.device}", "Pass a tensor on the CPU; only CPU tensors can be"
+        else:
+            return
+        raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
         storage = ghost_storage(_end(real))
@@ -139,7 +154,7 @@ class Inputs:
         if storage.nbytes() < _end(real):
             raise CaptureError(
                 f"the function uses a tensor {Spec.of(real)} that shares memory with one of its inputs "
-                f"({other.spec}) and reaches outside it. Pass both as arguments."
+                f"({other.spec}) and reaches outside it.\n{where(self._recorder.module)}\nPass both as arguments."
             )
         return self._add(real, ghost_over(storage, real), is_argument=False)
 
@@ -241,12 +256,3 @@ def _base_of(tensor: torch.Tensor) -> torch.Tensor:
     if base is None or (tensor.requires_grad and not base.requires_grad):
         return tensor
     return base
-
-
-def _check_kind(tensor: torch.Tensor) -> None:
-    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
-        raise CaptureError(f"tensors of type {type(tensor).__name__} cannot be captured yet.")
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"a tensor of layout {tensor.layout} cannot be captured; pass a strided tensor.")
-    if tensor.device.type != "cpu":
-        raise CaptureError(f"a tensor on {tensor.device} cannot be captured yet; only CPU tensors can.")
