@@ -605,3 +605,49 @@ def test_IN_15_a_constant_that_is_written_starts_anew_at_each_call():
         return total
 
     assert_same(f, lambda: (leaf(2),), calls=2)
+
+
+# Two arguments over one memory, of two dtypes
+
+
+def beside(view, *shape, dtype=torch.float32, requires_grad=False):
+    def make():
+        x = torch.randn(shape, dtype=dtype).requires_grad_(requires_grad)
+        return x, view(x)
+
+    return make
+
+
+TWO_DTYPES = {
+    "integers": beside(lambda x: x.view(torch.int32), 4),
+    "a smaller dtype": beside(lambda x: x.view(torch.float16), 4),
+    "a larger dtype": beside(lambda x: x.view(torch.complex64), 4),
+    "parts of both": lambda: (lambda x: (x[:2], x[1:].view(torch.int32)))(torch.randn(4)),
+    "complex as real": beside(torch.view_as_real, 4, dtype=torch.complex64),
+    "the real part": beside(lambda x: x.real, 4, dtype=torch.complex64),
+    "complex as real, of a leaf": beside(torch.view_as_real, 4, dtype=torch.complex64, requires_grad=True),
+    "integers, of a leaf": beside(lambda x: x.detach().view(torch.int32), 4, requires_grad=True),
+}
+
+
+def write_both(p, q):
+    with torch.no_grad():
+        p.mul_(2)
+        q.add_(1)
+        p[1:].sub_(1)
+    return p * 2, q * 2
+
+
+@pytest.mark.parametrize("make", TWO_DTYPES.values(), ids=TWO_DTYPES)
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda p, q: (p * 2, q + 1),
+        lambda p, q: (p.mul_(2), q + 1),
+        lambda p, q: (q.mul_(2), p + 1),
+        write_both,
+    ],
+    ids=["read", "first", "second", "both"],
+)
+def test_arguments_of_two_dtypes_share_memory(fn, make):
+    assert_same(fn, make, calls=2)

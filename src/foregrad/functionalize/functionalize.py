@@ -20,7 +20,7 @@ from foregrad.functionalize.variants import Pure, has_in_place, is_pointwise, va
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
-from foregrad.record.trace import Alias, Op, Origin, Storage
+from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
@@ -158,7 +158,7 @@ class Functionalizer:
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
         node = self._drawn(op) or self._call(variant.func, args, kwargs)
         self._draws[op.index] = node
-        own = [a for a in _flat(op.outputs) if a.op == op.index and a not in op.writes]
+        own = [a for a in aliases_in(op.outputs) if a.op == op.index and a not in op.writes]
         for place, alias in enumerate(own[: variant.num_results]):
             self._define(alias, self._item(node, place))
         for place, alias in enumerate(op.writes):
@@ -185,8 +185,8 @@ class Functionalizer:
 
     def _check_overlap(self, op: Op) -> None:
         """Refuse writes whose outcome depends on the order in which elements are visited."""
-        arguments = _flat(op.args) + _flat(list(op.kwargs.values()))
-        reads = _flat(op.args)[1:] if has_in_place(op.func) else _flat(op.args)
+        arguments = aliases_in([op.args, op.kwargs])
+        reads = aliases_in(op.args)[1:] if has_in_place(op.func) else aliases_in(op.args)
         for target in op.writes:
             if overlaps_itself(target):
                 raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
@@ -245,11 +245,23 @@ class Functionalizer:
         if alias.dtype != contents.root.dtype:
             if alias.parent is not None and alias.op is not None and self.ops[alias.op].is_view:
                 return self._view(self.ops[alias.op], alias, self.read(alias.parent))
-            raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
+            node = self._row(contents, alias)
         if contents.root.storage.kind == "input":
             self.offset_sensitive.add(contents.root.storage)
         args = (node, list(alias.size), list(alias.stride), alias.offset)
         return self.emit(aten.as_strided.default, args, alias.spec)
+
+    def _row(self, contents: Contents, alias: Alias) -> fx.Node:
+        """The whole of a storage as one row of an alias' dtype."""
+        node, num_bytes = contents.node, contents.node.meta["spec"].num_bytes
+        is_whole = contents.flat or (contents.root.spec.is_contiguous and not contents.root.offset)
+        if not is_whole or alias.bits or contents.root.bits or num_bytes % alias.dtype.itemsize:
+            raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
+        if not contents.flat:
+            num = num_bytes // contents.root.dtype.itemsize
+            node = self.emit(aten.view.default, (node, [num]), Spec((num,), (1,), contents.root.dtype))
+        row = Spec((num_bytes // alias.dtype.itemsize,), (1,), alias.dtype)
+        return self.emit(aten.view.dtype, (node, alias.dtype), row)
 
     def current(self) -> dict[fx.Node, Alias]:
         """For each node, an alias whose present value it is."""
@@ -283,8 +295,15 @@ class Functionalizer:
             chained = self._invert(alias, value, contents)
             if chained is not None:
                 return chained
-        if alias.dtype != root.dtype or alias.bits != root.bits:
+        if alias.bits != root.bits:
             raise self._refuse(self._op, f"one memory is written as {alias.spec} and seen as {root.spec}")
+        if alias.dtype != root.dtype:
+            row = self._row(contents, alias)
+            place = (list(alias.size), list(alias.stride), alias.offset)
+            row = self.emit(aten.as_strided_scatter.default, (row, value, *place), row.meta["spec"])
+            spec = contents.node.meta["spec"]
+            back = self.emit(aten.view.dtype, (row, root.dtype), Spec((spec.extent,), (1,), root.dtype))
+            return self.emit(aten.view.default, (back, list(spec.shape)), spec)
         args = (contents.node, value, list(alias.size), list(alias.stride), alias.offset)
         return self.emit(aten.as_strided_scatter.default, args, contents.node.meta["spec"])
 
@@ -359,14 +378,6 @@ def _short_name(func: Any) -> str:
     if func is operator.getitem:
         return "item"
     return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)
-
-
-def _flat(value: Any) -> list[Alias]:
-    if isinstance(value, Alias):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [a for v in value for a in _flat(v)]
-    return []
 
 
 def _key(value: Any) -> list[Any]:

@@ -174,15 +174,18 @@ class Inputs:
         return self._keep(real, ghost, alias, slot, None, None, is_argument)
 
     def _add_view(self, real: torch.Tensor, base: Lifted, *, is_argument: bool) -> Lifted:
-        if real.dtype != base.spec.dtype:
+        is_part = real.dtype != base.spec.dtype  # of a complex tensor
+        if is_part and (real.dtype != base.spec.dtype.to_real() or base.ghost.is_conj()):
             raise CaptureError(
-                f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype. Pass one of them."
+                f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype.\n"
+                f"{where(self._recorder.module)}\nPass one of them."
             )
         with torch.set_grad_enabled(real.requires_grad or not base.ghost.requires_grad):
-            if (real.size(), real.stride()) == (base.ghost.size(), base.ghost.stride()):
-                ghost = base.ghost.view_as(base.ghost)
+            seen = torch.view_as_real(base.ghost) if is_part else base.ghost
+            if (real.size(), real.stride()) == (seen.size(), seen.stride()):
+                ghost = seen.view_as(seen)
             else:
-                ghost = base.ghost.as_strided(real.size(), real.stride(), real.storage_offset())
+                ghost = seen.as_strided(real.size(), real.stride(), real.storage_offset())
         alias = self._recorder.register(ghost, kind="input")
         edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
         return self._keep(real, ghost, alias, None, base, edge, is_argument)
