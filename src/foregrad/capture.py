@@ -94,6 +94,7 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
         stored = kept.restore()
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
+    _refuse_growth(recording)
     kept_outside = [tensor for _, _, tensor in stored]
     grads = recording.grads.changes([*recording.tensors, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
@@ -142,6 +143,18 @@ def _refuse_attributes(recording: Recording) -> None:
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
                 f"each call.\n{recording.definition}\nSet it outside."
             )
+
+
+def _refuse_growth(recording: Recording) -> None:
+    """Memory behind an input that it does not show would come to light."""
+    for op in recording.recorder.ops[: recording.num_forward]:
+        storage = op.renames.storage if op.renames is not None else None
+        for lifted in recording.inputs.all if storage is not None and storage.is_grown else ():
+            if lifted.alias.storage is storage and lifted.num_bytes > storage.num_bytes:
+                raise CaptureError(
+                    f"the function grows an input {lifted.spec} into memory behind it.\n  at {op.origin}\nPass all of "
+                    "its memory, or a copy."
+                )
 
 
 def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

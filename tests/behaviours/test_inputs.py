@@ -259,13 +259,52 @@ def test_IN_7_set_with_geometry_takes_that_part_of_the_source():
     assert_same(lambda x, y: x.set_(y, 1, (2,), (2,)) * 2, lambda: (torch.randn(4), torch.randn(6)))
 
 
-def test_IN_8_growing_resize_is_refused():
-    def f(x):
-        x.resize_(8)
-        x[4:] = 1
-        return x.sum()
+def grow(x):
+    x.resize_(8)
+    x[4:] = 1
+    return x.sum()
 
-    assert_refused(f, (torch.randn(4),), at="resize_(8)")
+
+def grow_twice(x):
+    x.mul_(2)
+    x.resize_(2, 3)[1] = 3
+    x.resize_(9)[6:] = 1
+    return x * 2, x[2:7]
+
+
+def grow_and_shrink(x):
+    y = x * 2
+    x.resize_(8).fill_(3)
+    x.resize_(2).add_(1)
+    return x * y[:2]
+
+
+@pytest.mark.parametrize("fn", [grow, grow_twice, grow_and_shrink])
+def test_IN_8_an_input_grows(fn):
+    assert_same(fn, lambda: (torch.randn(4),), calls=2)
+
+
+def test_IN_8_an_input_grows_for_a_result():
+    assert_same(lambda x, y: torch.add(y, 1, out=x) * 2, lambda: (torch.empty(0), torch.randn(4)), calls=2)
+
+
+def test_IN_8_an_input_that_shares_memory_grows():
+    def f(x, y):
+        x.resize_(8).fill_(2)
+        return x * 2 + y.sum()
+
+    assert_same(f, lambda: (lambda x: (x, x[:2]))(torch.randn(4)), calls=2)
+
+
+def test_IN_8_growing_into_memory_that_is_there_already_is_refused():
+    def f(x):
+        return x.resize_(4) * 2
+
+    assert_refused(f, (torch.arange(4.0).resize_(2),), at="resize_(4)")
+    g = compiled(lambda x: x.resize_(4).fill_(1))
+    g(torch.ones(2))
+    with pytest.raises(fg.CaptureError, match="memory behind it"):
+        g(torch.ones(4).resize_(2))
 
 
 def test_IN_8_storage_freed_inside_is_refused():

@@ -80,12 +80,12 @@ class Functionalizer:
 
     def _start(self, alias: Alias, node: fx.Node) -> None:
         storage = alias.storage
-        is_whole = alias.offset == 0 and alias.spec.is_contiguous and alias.spec.num_bytes == storage.handle.nbytes()
+        is_whole = alias.offset == 0 and alias.spec.is_contiguous and alias.spec.num_bytes == storage.num_bytes
         is_simple = alias.offset == 0 and alias.spec.is_dense and storage.kind != "input"
         if (is_whole or is_simple) and alias is storage.root:
             self._contents[storage] = Contents(node, alias)
             return
-        num = storage.handle.nbytes() // alias.dtype.itemsize
+        num = storage.num_bytes // alias.dtype.itemsize
         flat = self.emit(aten.as_strided.default, (node, [num], [1], 0), Spec((num,), (1,), alias.dtype))
         self.offset_sensitive.add(storage)
         self._contents[storage] = Contents(flat, alias, flat=True)
@@ -139,17 +139,16 @@ class Functionalizer:
         if before is None or not after.storage.is_grown or after.storage is not before.storage:
             return
         contents = self._contents[after.storage]
-        if contents.flat or not after.spec.is_dense or after.offset:
+        num, row = after.offset + after.spec.extent, contents.node
+        is_row = contents.flat or (contents.root.spec.is_contiguous and not contents.root.offset)
+        if after.dtype != contents.root.dtype or not is_row:
             raise self._refuse(op, "a tensor that shares its memory with others grows")
-        flat = self.emit(
-            aten.view.default, (contents.node, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype)
-        )
-        missing = after.spec.extent - contents.root.spec.extent
+        if not contents.flat:
+            row = self.emit(aten.view.default, (row, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype))
+        missing = num - row.meta["spec"].extent
         if missing > 0:
-            flat = self.emit(
-                aten.constant_pad_nd.default, (flat, [0, missing]), Spec((after.spec.extent,), (1,), after.dtype)
-            )
-        self._replace(after, self.emit(aten.view.default, (flat, list(after.size)), after.spec))
+            row = self.emit(aten.constant_pad_nd.default, (row, [0, missing]), Spec((num,), (1,), after.dtype))
+        self._contents[after.storage] = Contents(row, after, flat=True, generation=contents.generation + 1)
 
     def _write_op(self, op: Op) -> None:
         self._check_overlap(op)
@@ -274,7 +273,7 @@ class Functionalizer:
     def write(self, alias: Alias, value: fx.Node) -> None:
         """Let an alias, and through it the whole storage, have a new value."""
         contents = self._contents[alias.storage]
-        given = [a for a in alias.storage.aliases if a.op is None] if contents.flat else []
+        given = [a for a in alias.storage.aliases if a.op is None or self._is_resized(a)] if contents.flat else []
         if contents.flat and alias.storage.kind == "input" and not covered(alias, given):
             raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
         new = self._whole(alias, value, contents)
@@ -282,10 +281,9 @@ class Functionalizer:
         contents.generation += 1
         self._values[alias] = (value, contents.generation)
 
-    def _replace(self, alias: Alias, value: fx.Node) -> None:
-        """An alias becomes the root of its storage, which was resized for it."""
-        generation = self._contents[alias.storage].generation + 1 if alias.storage in self._contents else 0
-        self._contents[alias.storage] = Contents(value, alias, generation=generation)
+    def _is_resized(self, alias: Alias) -> bool:
+        is_op = alias.op is not None and alias.op < len(self.ops)
+        return is_op and self.ops[alias.op or 0].func in (aten.resize_.default, aten.resize_as_.default)
 
     def _whole(self, alias: Alias, value: fx.Node, contents: Contents) -> fx.Node:
         root = contents.root

@@ -191,7 +191,7 @@ class _Planner:
             return
         alias, place = first, self._last_write(number, first.storage)
         for op in self.renames.get(number, ()):
-            if op.outputs.storage is not first.storage or op.func in _CHANGES_EXTENT:
+            if op.outputs.storage is not first.storage or _shows_less(op):
                 place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
                 break
             alias, place = op.outputs, max(place, float(op.index))
@@ -298,6 +298,14 @@ class _Planner:
             if number not in self.inputs and not is_set and base.version:
                 late[number] = base.version
         return late
+
+
+def _shows_less(op: Op) -> bool:
+    """Whether a tensor may show less of its memory after a change of its metadata."""
+    before, after = op.renames, op.outputs
+    assert before is not None
+    is_grown = op.func is not torch.ops.aten.as_strided_.default and after.spec.extent >= before.spec.extent
+    return op.func in _CHANGES_EXTENT and not is_grown
 
 
 def _is_leaf(ghost: torch.Tensor) -> bool:

@@ -42,6 +42,7 @@ class Lifted:
     is_leaf: bool
     is_view: bool
     offset: int
+    num_bytes: int  # of its whole memory
     is_hidden: bool = False  # the base of arguments that is no argument itself
     role: str = "input"
     name: str = ""
@@ -214,6 +215,7 @@ class Inputs:
             is_leaf=real.is_leaf,
             is_view=real._base is not None,
             offset=int(real.storage_offset()),
+            num_bytes=real.untyped_storage().nbytes(),
         )
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)

@@ -243,6 +243,8 @@ class GuardWriter:
         if leaves:
             self.miss_if(" or ".join(leaves))
         for lifted, name in tensors:
+            if lifted.alias.storage.is_grown:
+                self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
             if lifted in self.assumed.unhooked:
                 self.miss_if(f"{self.source.name('has_hooks', has_hooks)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
