@@ -18,6 +18,7 @@ from foregrad.errors import CaptureError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
+from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.runtime.locate import Location, Variable, locate, variables
@@ -73,7 +74,9 @@ def _no_garbage_collection() -> Iterator[None]:
 
 def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any) -> Captured:
     function, body = _function_of(target)
-    recording = Recording({})
+    recording = Recording({}, definition(body))
+    arguments = _bind(body, args, kwargs)
+    recording.inputs.names = _argument_names(arguments)
     modules = recording.modules
     for module in (target, *state):
         if isinstance(module, torch.nn.Module):
@@ -91,11 +94,13 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
         stored = kept.restore()
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
-    results = find_results(recording, [tensor for _, _, tensor in stored])
-    stage = _differentiate(recording, results, tuple(stored))
+    _refuse_growth(recording)
+    kept_outside = [tensor for _, _, tensor in stored]
+    grads = recording.grads.changes([*recording.tensors, *kept_outside])
+    results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
+    stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    arguments = _bind(body, args, kwargs)
-    _give_names(recording, _argument_names(arguments), places)
+    _give_names(recording, places)
     found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
     locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
@@ -113,7 +118,7 @@ def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) 
             variable.assign(values.get((id(variable.owner), variable.key)))
         raise CaptureError(
             f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
-            "cannot do that at each call. Return the tensor and store it outside."
+            f"cannot do that at each call.\n{recording.definition}\nReturn the tensor and store it outside."
         )
 
 
@@ -136,8 +141,20 @@ def _refuse_attributes(recording: Recording) -> None:
         if names:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
-                "each call. Set it outside."
+                f"each call.\n{recording.definition}\nSet it outside."
             )
+
+
+def _refuse_growth(recording: Recording) -> None:
+    """Memory behind an input that it does not show would come to light."""
+    for op in recording.recorder.ops[: recording.num_forward]:
+        storage = op.renames.storage if op.renames is not None else None
+        for lifted in recording.inputs.all if storage is not None and storage.is_grown else ():
+            if lifted.alias.storage is storage and lifted.num_bytes > storage.num_bytes:
+                raise CaptureError(
+                    f"the function grows an input {lifted.spec} into memory behind it.\n  at {op.origin}\nPass all of "
+                    "its memory, or a copy."
+                )
 
 
 def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -162,13 +179,14 @@ def _name(target: Any) -> str:
 # -- gradients ----------------------------------------------------------------------------------------------
 
 
-def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage:
+def _differentiate(recording: Recording, results: Results, stored: Any, grads: Any) -> Stage:
     """Record the backward from every result that has a history, to every input that wants a gradient."""
     inputs, slots = _slots(recording)
     sources = tuple(results.sources)
-    stage = Stage(recording, results, tuple(inputs), tuple(slots), sources, None, stored=stored)
+    stage = Stage(recording, results, tuple(inputs), tuple(slots), sources, None, stored=stored, grads=grads)
     if not sources:
         return stage
+    _refuse_retained(stage)
     backward = _first_backward(recording, sources, inputs, slots)
     if backward.error is not None or None in backward.tangents:
         return replace(stage, backward=backward)
@@ -188,6 +206,17 @@ def _differentiate(recording: Recording, results: Results, stored: Any) -> Stage
     )
 
 
+def _refuse_retained(stage: Stage) -> None:
+    """Results of one call are siblings: what is computed from one of them inside sends no gradient through it."""
+    inputs = {id(lifted.ghost) for lifted in stage.recording.inputs.all}
+    for tensor, origin in stage.recording.intercept.retained:
+        if any(tensor is t for t in stage.retained) and id(tensor) not in inputs and len(stage.sources) > 1:
+            raise CaptureError(
+                f"the function keeps the gradient of a tensor {Spec.of(tensor)} that it returns beside others.\n"
+                f"  at {origin}\nReturn it alone, or compute the others outside."
+            )
+
+
 def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
     """The backward from all results; if eager would refuse that, from those results for which it would not."""
     reals = [lifted.real for lifted in inputs]
@@ -199,8 +228,8 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
         reached = tried.gradients[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
             raise CaptureError(
-                "the function returns a leaf that it made itself, together with tensors that depend on it. Make the "
-                "leaf outside, and pass it as an argument."
+                "the function returns a leaf that it made itself, together with tensors that depend on it.\n"
+                f"{recording.definition}\nMake the leaf outside, and pass it as an argument."
             )
         if tried.error is not None and len(sources) == 1:
             return tried
@@ -239,9 +268,13 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
                 slots.append(slot)
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
             if lifted.was_rebased:
+                changes = [
+                    op for op in recording.recorder.ops if op.renames and op.renames.object == lifted.alias.object
+                ]
+                line = f"  at {changes[0].origin}" if changes else recording.definition
                 raise CaptureError(
-                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another. "
-                    "Pass copies, or change a view of it."
+                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another.\n"
+                    f"{line}\nPass copies, or change a view of it."
                 )
             inputs.append(lifted)
             slots.append(lifted.edge)
@@ -294,14 +327,18 @@ class _Attributes:
 # -- names --------------------------------------------------------------------------------------------------
 
 
-def _give_names(recording: Recording, arguments: dict[int, str], places: dict[int, Location]) -> None:
+def _give_names(recording: Recording, places: dict[int, Location]) -> None:
     """A role and a name for every input."""
+    arguments = recording.inputs.names
+    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:
         place = places.get(id(lifted.real))
         if id(lifted.real) in arguments:
             lifted.role, lifted.name = "input", arguments[id(lifted.real)]
         elif place is not None:
             lifted.role, lifted.name = place.role, place.name
+        elif lifted.ghost in owners:
+            lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
         elif lifted.is_hidden:
             lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
         else:

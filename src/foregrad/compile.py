@@ -14,6 +14,7 @@ from foregrad.capture import Captured, capture_call
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
+from foregrad.record.origins import definition
 from foregrad.regions.regions import Regions
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
@@ -71,7 +72,7 @@ class Compiled:
         if result is MISS:
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
-                "for a second call. Pass the value as an argument, and return the new one."
+                f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
             )
         return result
 
@@ -124,7 +125,8 @@ def make_capture(
         variables=captured.variables,
         checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
         offset_sensitive=calling.offset_sensitive,
-        without_grad=frozenset(captured.stage.recording.intercept.read_grads),
+        grads=captured.stage.recording.grads.assumed(),
+        unhooked=frozenset(captured.stage.recording.grads.accumulated),
     )
     source = Source()
     source.namespace["MISS"] = MISS

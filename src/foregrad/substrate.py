@@ -40,6 +40,7 @@ from torch.utils._python_dispatch import (
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils._pytree import (
     TreeSpec,
+    keystr,
     tree_flatten,
     tree_flatten_with_path,
     tree_leaves,
@@ -69,11 +70,13 @@ __all__ = [
     "current_autograd_node",
     "exclude_keys",
     "fake_mode",
+    "has_hooks",
     "inductor_decompositions",
     "inductor_draws_like_eager",
     "inductor_settings",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
+    "keystr",
     "lazy_graph_module",
     "neg_view",
     "next_sequence_number",
@@ -147,6 +150,11 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of a tensor, if it has one: inference tensors have none."""
     if not tensor.is_inference():
         _set_version_counters((tensor,), (version,))
+
+
+def has_hooks(tensor: torch.Tensor) -> bool:
+    """Whether the engine calls someone before or after it adds to the .grad of a leaf."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def version_of(tensor: torch.Tensor) -> int:

@@ -116,6 +116,109 @@ def test_an_unsupported_output_is_refused_by_its_type(fn):
     assert re.search("Box|generator|set|function", str(caught.value))
 
 
+# What cannot be put down to one line inside the function is put down to its definition
+
+
+def returns_a_box(x):
+    return x, {"box": Box(x)}
+
+
+def seeds(x):
+    torch.manual_seed(3)
+    return x * 2
+
+
+def marks(x):
+    x.seen = True
+    return x * 2
+
+
+STORE = []
+
+
+def stores(x):
+    STORE.append(x * 2)
+
+
+def makes_a_leaf(x):
+    made = torch.ones(2, requires_grad=True)
+    return made, made * x
+
+
+def replaces_memory(x):
+    y = x * 2
+    head = y[:1]
+    y.data = torch.zeros(2)
+    return y, head
+
+
+NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
+
+
+def takes(x, *, mask):
+    return x * 2
+
+
+WITH_A_LINE = {
+    "output": (returns_a_box, {}, "def returns_a_box", r"a Box as result\[1\]\['box'\]"),
+    "seed": (seeds, {}, "def seeds", "seeds the random"),
+    "attribute": (marks, {}, "def marks", "'seen'"),
+    "stored": (stores, {}, "def stores", "`STORE`"),
+    "leaf": (makes_a_leaf, {}, "def makes_a_leaf", "a leaf that it made"),
+    "old memory": (replaces_memory, {}, "y[:1]", "memory it replaced"),
+    "layout": (takes, {"mask": torch.eye(2).to_sparse()}, "def takes", "argument mask has the layout"),
+    "device": (takes, {"mask": torch.empty(2, device="meta")}, "def takes", "argument mask is on meta"),
+    "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask is a NestedTensor"),
+}
+
+
+@pytest.mark.parametrize(("fn", "kwargs", "at", "says"), WITH_A_LINE.values(), ids=WITH_A_LINE)
+def test_every_refusal_names_a_line_of_the_user(fn, kwargs, at, says):
+    STORE.clear()
+    with pytest.raises(fg.CaptureError, match=says) as caught:
+        compiled(fn)(torch.ones(2), **kwargs)
+    assert re.search(location(fn, at), str(caught.value)), str(caught.value)
+
+
+def test_a_tensor_from_outside_is_refused_with_the_line_that_uses_it():
+    sparse = torch.eye(2).to_sparse()
+    x = torch.ones(3)
+
+    def uses_sparse(x):
+        y = x * 2
+        return y @ sparse
+
+    def reaches_beyond(head):
+        return head + x.sum()
+
+    for fn, value, at in ((uses_sparse, torch.ones(2, 2), "@ sparse"), (reaches_beyond, x[:2], "x.sum()")):
+        with pytest.raises(fg.CaptureError) as caught:
+            compiled(fn)(value)
+        assert re.search(location(fn, at), str(caught.value)), str(caught.value)
+
+
+def test_for_a_function_that_is_not_the_users_the_line_is_that_of_the_call():
+    def calls():
+        return compiled(torch.neg)(torch.eye(2).to_sparse())
+
+    with pytest.raises(fg.CaptureError) as caught:
+        calls()
+    assert re.search(location(calls, "torch.neg"), str(caught.value)), str(caught.value)
+
+
+def test_a_function_that_changes_what_it_reads_is_refused_with_its_line():
+    count = 0
+
+    def counts(x):
+        nonlocal count
+        count += 1
+        return x * count
+
+    with pytest.raises(fg.CaptureError) as caught:
+        compiled(counts)(torch.ones(2))
+    assert re.search(location(counts, "def counts"), str(caught.value)), str(caught.value)
+
+
 def test_every_error_is_a_foregrad_error():
     assert issubclass(fg.CaptureError, fg.ForegradError)
     assert issubclass(fg.GuardError, fg.ForegradError)

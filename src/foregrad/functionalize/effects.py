@@ -66,14 +66,6 @@ class Reshape:
 
 
 @dataclass(frozen=True, slots=True)
-class Accumulate:
-    """Add a value of the program to the .grad of a leaf: the function ran `backward()` itself."""
-
-    target: int
-    alias: Alias
-
-
-@dataclass(frozen=True, slots=True)
 class Wrap:
     """Make an object the view that a custom Function made of it in eager."""
 
@@ -94,7 +86,7 @@ class RequireGrad:
     flag: bool
 
 
-Step = Replay | Copy | Attach | Reshape | Wrap | Accumulate | Hook | RequireGrad
+Step = Replay | Copy | Attach | Reshape | Wrap | Hook | RequireGrad
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from foregrad.functionalize.variants import Pure, has_in_place, is_pointwise, va
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
-from foregrad.record.trace import Alias, Op, Origin, Storage
+from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
@@ -80,12 +80,12 @@ class Functionalizer:
 
     def _start(self, alias: Alias, node: fx.Node) -> None:
         storage = alias.storage
-        is_whole = alias.offset == 0 and alias.spec.is_contiguous and alias.spec.num_bytes == storage.handle.nbytes()
+        is_whole = alias.offset == 0 and alias.spec.is_contiguous and alias.spec.num_bytes == storage.num_bytes
         is_simple = alias.offset == 0 and alias.spec.is_dense and storage.kind != "input"
         if (is_whole or is_simple) and alias is storage.root:
             self._contents[storage] = Contents(node, alias)
             return
-        num = storage.handle.nbytes() // alias.dtype.itemsize
+        num = storage.num_bytes // alias.dtype.itemsize
         flat = self.emit(aten.as_strided.default, (node, [num], [1], 0), Spec((num,), (1,), alias.dtype))
         self.offset_sensitive.add(storage)
         self._contents[storage] = Contents(flat, alias, flat=True)
@@ -139,17 +139,16 @@ class Functionalizer:
         if before is None or not after.storage.is_grown or after.storage is not before.storage:
             return
         contents = self._contents[after.storage]
-        if contents.flat or not after.spec.is_dense or after.offset:
+        num, row = after.offset + after.spec.extent, contents.node
+        is_row = contents.flat or (contents.root.spec.is_contiguous and not contents.root.offset)
+        if after.dtype != contents.root.dtype or not is_row:
             raise self._refuse(op, "a tensor that shares its memory with others grows")
-        flat = self.emit(
-            aten.view.default, (contents.node, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype)
-        )
-        missing = after.spec.extent - contents.root.spec.extent
+        if not contents.flat:
+            row = self.emit(aten.view.default, (row, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype))
+        missing = num - row.meta["spec"].extent
         if missing > 0:
-            flat = self.emit(
-                aten.constant_pad_nd.default, (flat, [0, missing]), Spec((after.spec.extent,), (1,), after.dtype)
-            )
-        self._replace(after, self.emit(aten.view.default, (flat, list(after.size)), after.spec))
+            row = self.emit(aten.constant_pad_nd.default, (row, [0, missing]), Spec((num,), (1,), after.dtype))
+        self._contents[after.storage] = Contents(row, after, flat=True, generation=contents.generation + 1)
 
     def _write_op(self, op: Op) -> None:
         self._check_overlap(op)
@@ -158,7 +157,7 @@ class Functionalizer:
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
         node = self._drawn(op) or self._call(variant.func, args, kwargs)
         self._draws[op.index] = node
-        own = [a for a in _flat(op.outputs) if a.op == op.index and a not in op.writes]
+        own = [a for a in aliases_in(op.outputs) if a.op == op.index and a not in op.writes]
         for place, alias in enumerate(own[: variant.num_results]):
             self._define(alias, self._item(node, place))
         for place, alias in enumerate(op.writes):
@@ -184,8 +183,8 @@ class Functionalizer:
 
     def _check_overlap(self, op: Op) -> None:
         """Refuse writes whose outcome depends on the order in which elements are visited."""
-        arguments = _flat(op.args) + _flat(list(op.kwargs.values()))
-        reads = _flat(op.args)[1:] if has_in_place(op.func) else _flat(op.args)
+        arguments = aliases_in([op.args, op.kwargs])
+        reads = aliases_in(op.args)[1:] if has_in_place(op.func) else aliases_in(op.args)
         for target in op.writes:
             if overlaps_itself(target):
                 raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
@@ -244,11 +243,23 @@ class Functionalizer:
         if alias.dtype != contents.root.dtype:
             if alias.parent is not None and alias.op is not None and self.ops[alias.op].is_view:
                 return self._view(self.ops[alias.op], alias, self.read(alias.parent))
-            raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
+            node = self._row(contents, alias)
         if contents.root.storage.kind == "input":
             self.offset_sensitive.add(contents.root.storage)
         args = (node, list(alias.size), list(alias.stride), alias.offset)
         return self.emit(aten.as_strided.default, args, alias.spec)
+
+    def _row(self, contents: Contents, alias: Alias) -> fx.Node:
+        """The whole of a storage as one row of an alias' dtype."""
+        node, num_bytes = contents.node, contents.node.meta["spec"].num_bytes
+        is_whole = contents.flat or (contents.root.spec.is_contiguous and not contents.root.offset)
+        if not is_whole or alias.bits or contents.root.bits or num_bytes % alias.dtype.itemsize:
+            raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
+        if not contents.flat:
+            num = num_bytes // contents.root.dtype.itemsize
+            node = self.emit(aten.view.default, (node, [num]), Spec((num,), (1,), contents.root.dtype))
+        row = Spec((num_bytes // alias.dtype.itemsize,), (1,), alias.dtype)
+        return self.emit(aten.view.dtype, (node, alias.dtype), row)
 
     def current(self) -> dict[fx.Node, Alias]:
         """For each node, an alias whose present value it is."""
@@ -261,7 +272,7 @@ class Functionalizer:
     def write(self, alias: Alias, value: fx.Node) -> None:
         """Let an alias, and through it the whole storage, have a new value."""
         contents = self._contents[alias.storage]
-        given = [a for a in alias.storage.aliases if a.op is None] if contents.flat else []
+        given = [a for a in alias.storage.aliases if a.op is None or self._is_resized(a)] if contents.flat else []
         if contents.flat and alias.storage.kind == "input" and not covered(alias, given):
             raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
         new = self._whole(alias, value, contents)
@@ -269,10 +280,9 @@ class Functionalizer:
         contents.generation += 1
         self._values[alias] = (value, contents.generation)
 
-    def _replace(self, alias: Alias, value: fx.Node) -> None:
-        """An alias becomes the root of its storage, which was resized for it."""
-        generation = self._contents[alias.storage].generation + 1 if alias.storage in self._contents else 0
-        self._contents[alias.storage] = Contents(value, alias, generation=generation)
+    def _is_resized(self, alias: Alias) -> bool:
+        is_op = alias.op is not None and alias.op < len(self.ops)
+        return is_op and self.ops[alias.op or 0].func in (aten.resize_.default, aten.resize_as_.default)
 
     def _whole(self, alias: Alias, value: fx.Node, contents: Contents) -> fx.Node:
         root = contents.root
@@ -282,8 +292,15 @@ class Functionalizer:
             chained = self._invert(alias, value, contents)
             if chained is not None:
                 return chained
-        if alias.dtype != root.dtype or alias.bits != root.bits:
+        if alias.bits != root.bits:
             raise self._refuse(self._op, f"one memory is written as {alias.spec} and seen as {root.spec}")
+        if alias.dtype != root.dtype:
+            row = self._row(contents, alias)
+            place = (list(alias.size), list(alias.stride), alias.offset)
+            row = self.emit(aten.as_strided_scatter.default, (row, value, *place), row.meta["spec"])
+            spec = contents.node.meta["spec"]
+            back = self.emit(aten.view.dtype, (row, root.dtype), Spec((spec.extent,), (1,), root.dtype))
+            return self.emit(aten.view.default, (back, list(spec.shape)), spec)
         args = (contents.node, value, list(alias.size), list(alias.stride), alias.offset)
         return self.emit(aten.as_strided_scatter.default, args, contents.node.meta["spec"])
 
@@ -358,14 +375,6 @@ def _short_name(func: Any) -> str:
     if func is operator.getitem:
         return "item"
     return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)
-
-
-def _flat(value: Any) -> list[Alias]:
-    if isinstance(value, Alias):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [a for v in value for a in _flat(v)]
-    return []
 
 
 def _key(value: Any) -> list[Any]:

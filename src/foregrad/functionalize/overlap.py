@@ -11,8 +11,7 @@ _FEW = 1 << 20
 
 def share_elements(a: Alias, b: Alias) -> bool:
     """Whether some element belongs to both; large tensors count as sharing when their ranges do."""
-    a_start, a_end = a.offset * a.dtype.itemsize, (a.offset + a.spec.extent) * a.dtype.itemsize
-    b_start, b_end = b.offset * b.dtype.itemsize, (b.offset + b.spec.extent) * b.dtype.itemsize
+    (a_start, a_end), (b_start, b_end) = _byte_range(a), _byte_range(b)
     if a_end <= b_start or b_end <= a_start:
         return False
     if a.dtype != b.dtype or a.spec.extent > _FEW or b.spec.extent > _FEW:
@@ -24,7 +23,11 @@ def covered(alias: Alias, by: list[Alias]) -> bool:
     """Whether every element of an alias belongs to one of the others; large tensors count as covered by their range."""
     if any(alias.geometry == other.geometry for other in by):
         return True
-    if alias.spec.extent > _FEW or any(other.dtype != alias.dtype or other.spec.extent > _FEW for other in by):
+    if any(other.dtype != alias.dtype for other in by):
+        start, end = _byte_range(alias)
+        ranges = [_byte_range(other) for other in by if other.spec.is_dense]
+        return any(other_start <= start and end <= other_end for other_start, other_end in ranges)
+    if alias.spec.extent > _FEW or any(other.spec.extent > _FEW for other in by):
         return True
     inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64)
     return bool(torch.isin(_places(alias), inside).all())
@@ -40,6 +43,10 @@ def overlaps_itself(alias: Alias) -> bool:
             return 0 not in alias.size
         reach += (size - 1) * stride
     return False
+
+
+def _byte_range(alias: Alias) -> tuple[int, int]:
+    return alias.offset * alias.dtype.itemsize, (alias.offset + alias.spec.extent) * alias.dtype.itemsize
 
 
 def _places(alias: Alias) -> torch.Tensor:

@@ -9,7 +9,6 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import (
-    Accumulate,
     Attach,
     Copy,
     Effects,
@@ -65,10 +64,6 @@ class _Planner:
         for base in self.results.bases:
             if base.kind != "fresh":
                 self._write(base)
-        for number, lifted in self.inputs.items():
-            if lifted.ghost.is_leaf and lifted.ghost.grad is not None:
-                alias = recorder.alias(lifted.ghost.grad)
-                self.steps.append((recording.num_forward + 1.0, Accumulate(number, alias)))
         prologue = self._flags()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
         bumps = self._bumps(ordered)
@@ -146,7 +141,8 @@ class _Planner:
             # The base changed its geometry later, and is returned in its last one.
             if source.alias.storage is not parent.storage:
                 raise CaptureError(
-                    "the function returns a tensor whose memory it replaced, and a view of the old memory."
+                    "the function returns a tensor whose memory it replaced, and a view of the old memory.\n"
+                    f"  at {op.origin}\nReturn one of them."
                 )
             geometry = alias.geometry
             self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
@@ -195,13 +191,17 @@ class _Planner:
             return
         alias, place = first, self._last_write(number, first.storage)
         for op in self.renames.get(number, ()):
-            if op.outputs.storage is not first.storage or op.func in _CHANGES_EXTENT:
+            if op.outputs.storage is not first.storage or _shows_less(op):
                 place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
                 break
             alias, place = op.outputs, max(place, float(op.index))
         if base.kind == "input":
             if overlaps_itself(alias):
-                raise CaptureError("the function writes to a tensor some of whose elements are one place in memory.")
+                write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
+                raise CaptureError(
+                    "the function writes to a tensor some of whose elements are one place in memory.\n"
+                    f"  at {write.origin}\nMake a copy first, with clone()."
+                )
             self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
         elif base.needs_tangent:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
@@ -298,6 +298,14 @@ class _Planner:
             if number not in self.inputs and not is_set and base.version:
                 late[number] = base.version
         return late
+
+
+def _shows_less(op: Op) -> bool:
+    """Whether a tensor may show less of its memory after a change of its metadata."""
+    before, after = op.renames, op.outputs
+    assert before is not None
+    is_grown = op.func is not torch.ops.aten.as_strided_.default and after.spec.extent >= before.spec.extent
+    return op.func in _CHANGES_EXTENT and not is_grown
 
 
 def _is_leaf(ghost: torch.Tensor) -> bool:

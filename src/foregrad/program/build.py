@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Accumulate, Attach, Copy, Ref, siblings
+from foregrad.functionalize.effects import Attach, Copy, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
 from foregrad.program.clean import clean, is_view
@@ -42,6 +42,13 @@ class Stage:
     phase: int = 0
     earlier: Backward | None = None
     stored: tuple[tuple[Any, str, torch.Tensor], ...] = ()
+    grads: tuple[tuple[torch.Tensor, torch.Tensor | None], ...] = ()  # which tensors get which .grad
+
+    @property
+    def retained(self) -> tuple[torch.Tensor, ...]:
+        """Tensors, no leaves, that can be seen after the call and keep their gradient."""
+        escaping = {id(t) for t in self.results.escaping}
+        return tuple(t for t, _ in self.recording.intercept.retained if id(t) in escaping)
 
 
 @dataclass
@@ -126,14 +133,13 @@ class _Builder:
             node = self.functional.read(base.alias)
             self._output("output", self._result_name(number, base), base.alias.spec, node, number)
         for step in self.effects.steps:
-            if isinstance(step, (Copy, Attach, Accumulate)) and step.alias not in self.places:
+            if isinstance(step, (Copy, Attach)) and step.alias not in self.places:
                 self.places[step.alias] = len(self.outputs)
                 node = self.functional.read(step.alias)
-                role = "accumulate" if isinstance(step, Accumulate) else "write"
-                self._output(role, self._object_name(step.target), step.alias.spec, node, step.target)
+                self._output("write", self._object_name(step.target), step.alias.spec, node, step.target)
 
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
-        is_result = role in ("output", "write", "accumulate") and number is not None
+        is_result = role in ("output", "write") and number is not None
         if node is not None and is_result and (node in self.given_out or _is_given(node)):
             node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
         self.outputs.append(Output(role, name, spec))
@@ -147,6 +153,10 @@ class _Builder:
             str(i)
             for i, o in enumerate(self.stage.recording.outputs)
             if isinstance(o, torch.Tensor) and (o is base.ghost or o._base is base.ghost)
+        ]
+        recorder = self.stage.recording.recorder
+        places += [
+            f"{self._object_name(recorder.alias(t).object)}.grad" for t, g in self.stage.grads if g is base.ghost
         ]
         return ",".join(places) or f"object {number}"
 
@@ -269,6 +279,10 @@ class _Builder:
             live=tuple(live),
             backward_error=self.stage.backward.error if self.stage.backward else None,
             offset_sensitive=frozenset(sensitive),
+            grads=tuple(
+                (recorder.alias(t).object, None if g is None else recorder.alias(g).object) for t, g in self.stage.grads
+            ),
+            retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
             stored=tuple((module, attribute, recorder.alias(t).object) for module, attribute, t in self.stage.stored),
         )
 

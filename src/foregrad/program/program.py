@@ -37,6 +37,8 @@ class Calling:
     backward_error: Exception | None
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
     stored: tuple[tuple[Any, str, int], ...]  # attributes to set: module, name, object
+    grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
+    retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
 

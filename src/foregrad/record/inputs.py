@@ -8,7 +8,7 @@ the value *before* the write has a place to arrive.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.errors import CaptureError
 from foregrad.record.ghosts import ghost_over, ghost_storage
+from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias
 from foregrad.substrate import FakeTensor, is_traceable_wrapper_subclass, no_dispatch_modes, version_of
@@ -24,7 +25,7 @@ from foregrad.words.attached import Attached
 from foregrad.words.spec import Spec
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Lifted:
     """A real tensor and the ghost that stands for it while recording."""
 
@@ -41,6 +42,7 @@ class Lifted:
     is_leaf: bool
     is_view: bool
     offset: int
+    num_bytes: int  # of its whole memory
     is_hidden: bool = False  # the base of arguments that is no argument itself
     role: str = "input"
     name: str = ""
@@ -74,6 +76,9 @@ class Inputs:
         self._recorder = recorder
         self._by_id: dict[int, Lifted] = {}
         self._by_storage: dict[int, list[Lifted]] = {}
+        self._by_ghost: dict[int, Lifted] = {}
+        self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
+        self.on_lift: Callable[[Lifted], None] = lambda lifted: None
         self.all: list[Lifted] = []
 
     def release(self) -> None:
@@ -82,13 +87,17 @@ class Inputs:
             lifted.release()
         self._by_id.clear()
         self._by_storage.clear()
+        self.names = {}
 
     def find(self, real: torch.Tensor) -> Lifted | None:
         return self._by_id.get(id(real))
 
-    def lift_arguments(self, tensors: Sequence[torch.Tensor]) -> None:
+    def of_ghost(self, ghost: torch.Tensor) -> Lifted | None:
+        return self._by_ghost.get(id(ghost))
+
+    def lift_arguments(self, tensors: Sequence[torch.Tensor], definition: str) -> None:
         for tensor in tensors:
-            _check_kind(tensor)
+            self._check_kind(tensor, definition)
         for group in overlapping_groups(tensors):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
@@ -104,11 +113,23 @@ class Inputs:
             return self._lift_new(real)
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        _check_kind(real)
+        self._check_kind(real, where(self._recorder.module))
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
+
+    def _check_kind(self, tensor: torch.Tensor, line: str) -> None:
+        it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
+        if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+            what, instead = f"is a {type(tensor).__name__}", "Pass a plain tensor; tensors that wrap others cannot be"
+        elif tensor.layout is not torch.strided:
+            what, instead = f"has the layout {tensor.layout}", "Pass a strided tensor; others cannot be"
+        elif tensor.device.type != "cpu":
+            what, instead = f"is on {tensor.device}", "Pass a tensor on the CPU; only CPU tensors can be"
+        else:
+            return
+        raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
         storage = ghost_storage(_end(real))
@@ -134,7 +155,7 @@ class Inputs:
         if storage.nbytes() < _end(real):
             raise CaptureError(
                 f"the function uses a tensor {Spec.of(real)} that shares memory with one of its inputs "
-                f"({other.spec}) and reaches outside it. Pass both as arguments."
+                f"({other.spec}) and reaches outside it.\n{where(self._recorder.module)}\nPass both as arguments."
             )
         return self._add(real, ghost_over(storage, real), is_argument=False)
 
@@ -154,15 +175,18 @@ class Inputs:
         return self._keep(real, ghost, alias, slot, None, None, is_argument)
 
     def _add_view(self, real: torch.Tensor, base: Lifted, *, is_argument: bool) -> Lifted:
-        if real.dtype != base.spec.dtype:
+        is_part = real.dtype != base.spec.dtype  # of a complex tensor
+        if is_part and (real.dtype != base.spec.dtype.to_real() or base.ghost.is_conj()):
             raise CaptureError(
-                f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype. Pass one of them."
+                f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype.\n"
+                f"{where(self._recorder.module)}\nPass one of them."
             )
         with torch.set_grad_enabled(real.requires_grad or not base.ghost.requires_grad):
-            if (real.size(), real.stride()) == (base.ghost.size(), base.ghost.stride()):
-                ghost = base.ghost.view_as(base.ghost)
+            seen = torch.view_as_real(base.ghost) if is_part else base.ghost
+            if (real.size(), real.stride()) == (seen.size(), seen.stride()):
+                ghost = seen.view_as(seen)
             else:
-                ghost = base.ghost.as_strided(real.size(), real.stride(), real.storage_offset())
+                ghost = seen.as_strided(real.size(), real.stride(), real.storage_offset())
         alias = self._recorder.register(ghost, kind="input")
         edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
         return self._keep(real, ghost, alias, None, base, edge, is_argument)
@@ -191,10 +215,13 @@ class Inputs:
             is_leaf=real.is_leaf,
             is_view=real._base is not None,
             offset=int(real.storage_offset()),
+            num_bytes=real.untyped_storage().nbytes(),
         )
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
+        self._by_ghost[id(ghost)] = lifted
         self.all.append(lifted)
+        self.on_lift(lifted)
         return lifted
 
 
@@ -234,12 +261,3 @@ def _base_of(tensor: torch.Tensor) -> torch.Tensor:
     if base is None or (tensor.requires_grad and not base.requires_grad):
         return tensor
     return base
-
-
-def _check_kind(tensor: torch.Tensor) -> None:
-    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
-        raise CaptureError(f"tensors of type {type(tensor).__name__} cannot be captured yet.")
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"a tensor of layout {tensor.layout} cannot be captured; pass a strided tensor.")
-    if tensor.device.type != "cpu":
-        raise CaptureError(f"a tensor on {tensor.device} cannot be captured yet; only CPU tensors can.")

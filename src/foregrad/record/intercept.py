@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
+from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
@@ -37,12 +38,13 @@ SET_DATA: Any = SetData()
 class Intercept(TorchFunctionMode):
     """Swaps real tensors for ghosts in every call to torch, and handles the calls that need care."""
 
-    def __init__(self, recorder: Recorder, inputs: Inputs) -> None:
+    def __init__(self, recorder: Recorder, inputs: Inputs, grads: Grads) -> None:
         super().__init__()
         self._recorder = recorder
         self._inputs = inputs
+        self._grads = grads
         self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
-        self.read_grads: set[int] = set()  # inputs whose .grad was read, and was None on entry
+        self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
         self.flags: list[tuple[int, int]] = []  # objects that were told to require a gradient, and after how many ops
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
@@ -102,25 +104,33 @@ class Intercept(TorchFunctionMode):
         return result
 
     def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        for lifted in self._inputs.all:
-            if lifted.ghost is args[0]:
-                self.read_grads.add(lifted.alias.object)
-            if lifted.ghost is args[0] and _has_grad(lifted):
-                refuse("reads the .grad of one of its inputs", "Pass the gradient as an argument.")
+        lifted = self._inputs.of_ghost(args[0])
+        if lifted is not None:
+            self._grads.take_back(lifted)
+            self._grads.open(lifted)
         return func(*args)
 
     def set_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if any(lifted.ghost is args[0] for lifted in self._inputs.all):
-            refuse("assigns the .grad of one of its inputs", "Return the gradient and assign it outside.")
+        lifted = self._inputs.of_ghost(args[0])
+        if lifted is not None:
+            self._grads.take_back(lifted)
+            self._grads.replace(lifted)
         return func(*args)
+
+    def retain_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
+        result = func(*args, **kwargs)
+        if args[0].retains_grad:
+            self.retained.append((args[0], Origin(*user_frame(2), "")))
+        return result
 
     def register_hook(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A hook on an input belongs to the real tensor, for as long as that lives: each call registers it anew."""
         tensor, hook = args[0], args[1] if len(args) > 1 else kwargs["hook"]
-        for lifted in self._inputs.all:
-            if lifted.ghost is tensor and tensor.grad_fn is lifted.entry_node and not self._holds_ghosts(hook):
-                self.hooks.append((lifted, hook))
-                return RemovableHandle(OrderedDict())
+        lifted = self._inputs.of_ghost(tensor)
+        if lifted is not None and tensor.grad_fn is lifted.entry_node and not self._holds_ghosts(hook):
+            self.hooks.append((lifted, hook))
+            self._grads.hooked.add(lifted)
+            return RemovableHandle(OrderedDict())
         return func(*args, **kwargs)
 
     def _holds_ghosts(self, hook: Any) -> bool:
@@ -139,7 +149,11 @@ class Intercept(TorchFunctionMode):
 
     def require_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.flags.append((self._recorder.alias(args[0]).object, len(self._recorder.ops) - 1))
-        return func(*args, **kwargs)
+        result = func(*args, **kwargs)
+        lifted = self._inputs.of_ghost(args[0])
+        if lifted is not None and not lifted.required_grad:
+            self._grads.watch(lifted)
+        return result
 
     def check_in_program(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Functions of torch that look at data only to refuse bad values: the program does that at each call."""
@@ -158,10 +172,6 @@ class Intercept(TorchFunctionMode):
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
         )
-
-
-def _has_grad(lifted: Lifted) -> bool:
-    return lifted.real is not None and lifted.real.is_leaf and lifted.real.grad is not None
 
 
 def refuse(what: str, instead: str) -> None:
@@ -187,6 +197,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.requires_grad_: Intercept.require_grad,
     Tensor.detach_: Intercept.detach_in_place,
     Tensor.register_hook: Intercept.register_hook,
+    Tensor.retain_grad: Intercept.retain_grad,
     Tensor.tensor_split: Intercept.tensor_split,
     torch.tensor_split: Intercept.tensor_split,
     **dict.fromkeys(_CHECKS, Intercept.check_in_program),

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
-from foregrad.record.frames import user_frame
+from foregrad.record.frames import is_users, user_frame
 from foregrad.record.trace import Origin
 from foregrad.substrate import BackwardCFunction, current_autograd_node, next_sequence_number
 
@@ -34,6 +35,13 @@ class Origins:
         origin = Origin(*user_frame(3), module)
         self._by_number.setdefault(next_sequence_number() - 1, origin)
         return origin
+
+
+def definition(function: Any) -> str:
+    """The line where a function is defined, as a line of an error; if it is not the user's, the line that calls it."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    code, instruction = (code, 0) if code is not None and is_users(code) else user_frame(2)
+    return f"  at {Origin(code, instruction, '')}"
 
 
 def where(module: str) -> str:

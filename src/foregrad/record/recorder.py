@@ -128,7 +128,7 @@ class Recorder(TorchDispatchMode):
         handle = tensor.untyped_storage()
         storage = storage or self._storage_of.get(handle._cdata)
         if storage is None:
-            storage = Storage(len(self.storages), kind, handle)
+            storage = Storage(len(self.storages), kind, handle, handle.nbytes())
             self.storages.append(storage)
             self._storage_of[handle._cdata] = storage
         before = self._alias_of.get(id(tensor))

@@ -15,18 +15,22 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.frames import raising_frame
+from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.intercept import Intercept
 from foregrad.record.modules import CalledModules
 from foregrad.record.recorder import Recorder
-from foregrad.record.trace import Alias, Op
+from foregrad.record.trace import Alias, Op, Origin
 from foregrad.substrate import (
     TreeSpec,
     autocast_disabled,
+    keystr,
     no_dispatch_modes,
     no_saved_tensor_hooks,
     run_engine,
     tree_flatten,
+    tree_flatten_with_path,
     uninitialized_memory_untouched,
 )
 from foregrad.words.spec import Spec, contiguous_stride
@@ -81,10 +85,12 @@ class Backward:
 class Recording:
     """The user's function on ghosts: `outputs` is what it returned, `recorder.ops` what it did."""
 
-    def __init__(self, names: dict[int, str]) -> None:
+    def __init__(self, names: dict[int, str], definition: str) -> None:
+        self.definition = definition  # the line of the function, as a line of an error
         self.recorder = Recorder(lambda real: self.inputs.lift(real))
         self.inputs = Inputs(self.recorder)
-        self.intercept = Intercept(self.recorder, self.inputs)
+        self.grads = Grads(self.recorder, self.inputs)
+        self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.modules = CalledModules(self.recorder, names)
         self.num_forward = 0
         self.outputs: list[Any] = []
@@ -97,14 +103,16 @@ class Recording:
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         mode, state = torch.is_grad_enabled(), torch.default_generator.get_state()
         with uninitialized_memory_untouched():
-            self.inputs.lift_arguments(tensors)
+            self.inputs.lift_arguments(tensors, self.definition)
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
                 with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
+                self.grads.finish()
             except Exception as error:
+                self.grads.abandon()
                 refusal = self._refusal(error)
                 if refusal is None:
                     raise
@@ -113,13 +121,21 @@ class Recording:
                 torch.set_grad_enabled(mode)
                 if not torch.equal(torch.default_generator.get_state(), state):
                     torch.default_generator.set_state(state)
-                    raise CaptureError("the function seeds the random number generator. Seed it outside.")
+                    raise CaptureError(
+                        f"the function seeds the random number generator.\n{self.definition}\nSeed it outside."
+                    )
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
 
+    @property
+    def tensors(self) -> list[torch.Tensor]:
+        """What can be seen after the call, apart from what is reached through these: inputs and results."""
+        outputs = [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        return [*outputs, *(lifted.ghost for lifted in self.inputs.all)]
+
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""
-        inputs, text = self.inputs.all, str(error)
+        inputs, text = self.inputs.all, f"{error}\n  at {Origin(*raising_frame(error), '')}"
         if type(error).__module__.startswith("torch._dynamo"):
             return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
         if any(_is_leaf_view(lifted) for lifted in inputs) and "inplace" in text:
@@ -133,8 +149,8 @@ class Recording:
         return leaf if lifted is None else lifted.ghost
 
     def _take_outputs(self, result: Any) -> None:
-        leaves, self.structure = tree_flatten(result, is_leaf=lambda value: isinstance(value, torch.Size))
-        for leaf in leaves:
+        named, self.structure = tree_flatten_with_path(result, is_leaf=lambda value: isinstance(value, torch.Size))
+        for path, leaf in named:
             if isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
@@ -142,8 +158,9 @@ class Recording:
                 self.outputs.append(leaf)
             else:
                 raise CaptureError(
-                    f"the function returns a {type(leaf).__name__}, which a program cannot hold. Return tensors, "
-                    "numbers, strings or None, in tuples, lists, dicts or registered containers."
+                    f"the function returns a {type(leaf).__name__} as result{keystr(path)}, which a program cannot "
+                    f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts or "
+                    "registered containers."
                 )
 
     def backward(
@@ -164,6 +181,8 @@ class Recording:
         """
         start = self._rewind(earlier)
         phase = 1 if earlier is None else earlier.phase + 1
+        for ghost, _ in self.intercept.retained:
+            ghost.grad = None  # of another run of the engine
         with uninitialized_memory_untouched(), no_dispatch_modes():
             tangents = [
                 None
@@ -190,7 +209,9 @@ class Recording:
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             error = caught.with_traceback(None)
             if "use_reentrant=True" in str(error):
-                error = CaptureError("a reentrant checkpoint cannot be captured; pass use_reentrant=False to it.")
+                error = CaptureError(
+                    f"a reentrant checkpoint cannot be captured.\n{self.definition}\nPass use_reentrant=False to it."
+                )
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0

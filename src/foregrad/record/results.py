@@ -81,8 +81,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
             renames.setdefault(op.renames.object, []).append(op)
     rebased = {number for op in ops for number in op.rebased}
     by_ghost = {id(lifted.ghost): lifted for lifted in recording.inputs.all}
-    outputs = [o for o in (*recording.outputs, *stored) if isinstance(o, torch.Tensor)]
-    escaping = _escaping(recording, [*outputs, *(lifted.ghost for lifted in recording.inputs.all)], renames)
+    escaping = _escaping(recording, [*recording.tensors, *stored], renames)
     bases: dict[int, Base] = {}
     for ghost in escaping:
         base = base_of(recorder, ghost)

@@ -21,6 +21,7 @@ class Storage:
     index: int
     kind: str  # "input", "constant" or "fresh"
     handle: torch.UntypedStorage
+    num_bytes: int  # at first; `resize_` may make it grow
     aliases: list[Alias] = field(default_factory=list)
     num_writes: int = 0
     is_grown: bool = False

@@ -83,6 +83,10 @@ class CallWriter:
         emit_late_shifts(source, self.effects)
         for module, attribute, number in self.calling.stored:
             source.line(f"{source.name('module', module)}.{attribute} = o{number}")
+        for number, grad in self.calling.grads:
+            source.line(f"o{number}.grad = {'None' if grad is None else f'o{grad}'}")
+        for number in self.calling.retained:
+            source.line(f"o{number}.retain_grad()")
         set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
         source.line(f"return {self._result(source)}")
 
@@ -224,11 +228,8 @@ class CallWriter:
         return f"v{saved.place}"
 
     def _not_differentiable(self) -> list[str]:
-        roles = [o.role for o in self.program.signature.outputs]
         names = [
-            self._result_name(place)
-            for place in self.halves.outputs
-            if self.calling.outputs[place] not in self.sources or roles[place] == "accumulate"
+            self._result_name(place) for place in self.halves.outputs if self.calling.outputs[place] not in self.sources
         ]
         return names + [f"o{number}" for number in self.others if number not in self.sources]
 
@@ -250,7 +251,7 @@ class CallWriter:
 
     def _tangent(self, number: int) -> str:
         for place in self.halves.outputs:
-            if self.calling.outputs[place] == number and self.program.signature.outputs[place].role != "accumulate":
+            if self.calling.outputs[place] == number:
                 return f"g_{self._result_name(place)}"
         return f"g_o{number}"
 

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 
 from foregrad.functionalize.effects import (
-    Accumulate,
     Attach,
     Copy,
     Effects,
@@ -56,15 +55,6 @@ class FunctionView(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: torch.Tensor) -> torch.Tensor:
         return gradient
-
-
-def accumulate(target: torch.Tensor, gradient: torch.Tensor) -> None:
-    """Add to a leaf's .grad, as the engine does."""
-    with torch.no_grad():
-        if target.grad is None:
-            target.grad = gradient
-        else:
-            target.grad.add_(gradient)
 
 
 def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
@@ -127,8 +117,6 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         else:
             grad_enabled = set_mode(source, grad_enabled, False)
             source.line(f"{target}.copy_({value})")
-    elif isinstance(step, Accumulate):
-        source.line(f"{source.name('accumulate', accumulate)}({target}, r{places[step.alias]})")
     elif isinstance(step, Wrap):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {source.name('function_view', FunctionView.apply)}({target})")

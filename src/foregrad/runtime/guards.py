@@ -14,7 +14,7 @@ import torch
 from foregrad.record.inputs import Lifted, overlapping_groups
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.source import Source
-from foregrad.substrate import GlobalStateGuard, TensorGuards, tree_flatten
+from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
 
 MISS = object()
 _PLAIN = (
@@ -45,7 +45,8 @@ class Assumptions:
     variables: tuple[Variable, ...]  # variables of the function's closure
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
-    without_grad: frozenset[int]  # inputs whose .grad must be None
+    grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
+    unhooked: frozenset[Lifted]  # inputs to which the program adds a gradient in place of the engine
 
 
 class GuardWriter:
@@ -64,13 +65,17 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:
-            if id(lifted.real) not in self.bound and not lifted.is_hidden:
+            in_a_place = lifted not in grads or lifted.alias.object in self.assumed.locations
+            if id(lifted.real) not in self.bound and not lifted.is_hidden and in_a_place:
                 self._bind(lifted.real, self._locate(lifted))
         for lifted in self.assumed.lifted:
             if lifted.is_hidden:
                 member = next(m for m in self.assumed.lifted if m.base is lifted)
                 self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
+        for lifted, grad in self.assumed.grads:
+            self._grad(lifted, grad)
         self._modules()
         self._tensors()
 
@@ -215,6 +220,17 @@ class GuardWriter:
             self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}")
         return name
 
+    def _grad(self, lifted: Lifted, grad: Lifted | None) -> None:
+        """The .grad of an input: None, an input that is bound already, or an input that it binds."""
+        expression = f"{self.bound[id(lifted.real)]}.grad"
+        if grad is None:
+            self.miss_if(f"{expression} is not None")
+        elif id(grad.real) in self.bound:
+            self.miss_if(f"{expression} is not {self.bound[id(grad.real)]}")
+        else:
+            self._bind(grad.real, expression)
+            self.miss_if(f"{self.bound[id(grad.real)]} is None")
+
     def _tensors(self) -> None:
         tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in self.assumed.lifted]
         if not tensors:
@@ -227,8 +243,10 @@ class GuardWriter:
         if leaves:
             self.miss_if(" or ".join(leaves))
         for lifted, name in tensors:
-            if lifted.alias.object in self.assumed.without_grad:
-                self.miss_if(f"{name}.grad is not None")
+            if lifted.alias.storage.is_grown:
+                self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
+            if lifted in self.assumed.unhooked:
+                self.miss_if(f"{self.source.name('has_hooks', has_hooks)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
             if lifted.base is not None and self.assumed.checks_overlap:

@@ -24,11 +24,10 @@ INPUT_ROLES = {
 
 #: What an output of a program can be.
 OUTPUT_ROLES = {
-    "output": "a tensor of the result, or the tensor that some of them are views of",
+    "output": "a tensor of the result or a new .grad, or the tensor that some of them are views of",
     "write": "the new contents of an input",
     "grad": "the gradient of an input",
     "write in backward": "the new contents of an input, written while backward runs",
-    "accumulate": "a gradient that the function itself added to an input's .grad",
     "saved": "a value kept for backward",
 }
 

@@ -1,0 +1,158 @@
+"""Grads: the `.grad` of an input is an input of its own, lifted when Python or the engine first asks for it.
+
+The ghost holds the ghost of that gradient, so what the function does to it (reading, writing, assigning, `backward()`)
+happens to ghosts as it would to real tensors. What is left for after the call is to assign the gradients that changed.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.autograd.graph import get_gradient_edge
+
+from foregrad.errors import CaptureError
+from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.origins import where
+from foregrad.record.recorder import Recorder
+from foregrad.substrate import has_hooks, no_dispatch_modes, no_function_modes
+
+REPLACED: Any = object()  # the .grad on entry, where the function assigns another one without a look at it
+
+
+class Grads:
+    """The gradients that inputs hold on entry, as far as the function has asked for them."""
+
+    def __init__(self, recorder: Recorder, inputs: Inputs) -> None:
+        self._recorder = recorder
+        self._inputs = inputs
+        self._nodes: list[Any] = []  # accumulators of the ghosts: the hooks on them live as long as they do
+        self._held: dict[Lifted, torch.Tensor | None] = {}  # the real .grad of each leaf
+        self.on_entry: dict[Lifted, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
+        self.accumulated: set[Lifted] = set()  # inputs to which `backward()` inside the function adds
+        self.hooked: set[Lifted] = set()  # inputs on which the function registers a hook
+        inputs.on_lift = self.watch
+
+    def watch(self, lifted: Lifted) -> None:
+        """Be told before the engine adds to the .grad of a ghost."""
+        leaf = lifted.slot if lifted.slot is not None else lifted.ghost
+        if not leaf.requires_grad or not leaf.is_leaf or leaf.is_inference():
+            return
+        if lifted.is_leaf and lifted.real is not None:
+            self._held[lifted] = lifted.real.grad
+        with no_dispatch_modes(), torch.inference_mode(False):  # also where an op has turned autograd off
+            node = get_gradient_edge(leaf).node
+        me, it = weakref.ref(self), weakref.ref(lifted)  # the engine's nodes are nothing that Python can collect
+
+        def before(_: Any) -> None:
+            grads, found = me(), it()
+            if grads is not None and found is not None:
+                grads._accumulates(found)
+
+        node.register_prehook(before)
+        self._nodes.append(node)
+
+    def _accumulates(self, lifted: Lifted) -> None:
+        if not lifted.ghost.is_leaf:
+            raise self._refusal(
+                f"backward() inside the function reaches an input {lifted.spec} that is no leaf, and would go on "
+                "outside",
+                "Pass a leaf, or run backward() outside.",
+            )
+        if lifted in self.hooked or (lifted.real is not None and has_hooks(lifted.real)):
+            raise self._refusal(
+                f"backward() inside the function reaches an input {lifted.spec} that has hooks",
+                "Remove the hooks, or run backward() outside.",
+            )
+        self.open(lifted)
+        self.accumulated.add(lifted)
+
+    def open(self, lifted: Lifted) -> None:
+        """Give a ghost the .grad that the real tensor has: from here on the program depends on it."""
+        if self._recorder.phase:
+            raise self._refusal(
+                f"a backward uses the .grad of an input {lifted.spec} of the function",
+                "Use it in the function itself, or outside.",
+            )
+        if lifted in self.on_entry or lifted.real is None:
+            return
+        real = grad_of(lifted.real)
+        with no_function_modes():
+            lifted.ghost.grad = None if real is None else self._inputs.lift(real)
+            self.on_entry[lifted] = grad_of(lifted.ghost)
+
+    def replace(self, lifted: Lifted) -> None:
+        """The function is about to assign the .grad of an input."""
+        if self._recorder.phase:
+            self.open(lifted)
+        self.on_entry.setdefault(lifted, REPLACED)
+
+    def take_back(self, lifted: Lifted) -> None:
+        """A custom Function may have been given the real leaf: what the engine has added there belongs to the ghost."""
+        if lifted not in self._held or lifted.real is None:
+            return
+        held = self._held[lifted]
+        added = self._restore(lifted)
+        if added is not held:
+            self._accumulates(lifted)
+            if lifted.ghost.grad is not self.on_entry[lifted]:
+                raise self._refusal(
+                    f"backward() inside the function reaches an input {lifted.spec} in two ways, one of them through a "
+                    "custom Function that took it from outside",
+                    "Pass it to the function as an argument.",
+                )
+            lifted.ghost.grad = added
+        elif held is not None and lifted not in self.on_entry:
+            found = self._inputs.find(held)
+            if found is not None and not found.is_argument:
+                self.open(lifted)
+
+    def _restore(self, lifted: Lifted) -> torch.Tensor | None:
+        """Put back the .grad of a real leaf; gives what was found there."""
+        assert lifted.real is not None
+        found, held = lifted.real.grad, self._held[lifted]
+        if found is not held:
+            lifted.real.grad = held
+        return found
+
+    def finish(self) -> None:
+        """The function has returned."""
+        for lifted in list(self._held):
+            self.take_back(lifted)
+
+    def abandon(self) -> None:
+        """The function has raised."""
+        for lifted in self._held:
+            if lifted.real is not None:
+                self._restore(lifted)
+
+    def assumed(self) -> tuple[tuple[Lifted, Lifted | None], ...]:
+        """Inputs whose .grad on entry matters, and the input that it is, or None."""
+        known = [(lifted, grad) for lifted, grad in self.on_entry.items() if grad is not REPLACED]
+        return tuple((lifted, None if grad is None else self._inputs.of_ghost(grad)) for lifted, grad in known)
+
+    def changes(self, seen: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
+        """Which of these tensors have another .grad than on entry, and which; a gradient may have one in turn."""
+        before = {id(lifted.ghost): grad for lifted, grad in self.on_entry.items()}
+        found: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
+        waiting = list(seen)
+        while waiting:
+            tensor = waiting.pop()
+            grad = grad_of(tensor)
+            if grad is not before.get(id(tensor)) and id(tensor) not in found:
+                found[id(tensor)] = (tensor, grad)
+                waiting += [] if grad is None else [grad]
+        return list(found.values())
+
+    def _refusal(self, what: str, instead: str) -> CaptureError:
+        return CaptureError(f"{what}.\n{where(self._recorder.module)}\n{instead}")
+
+
+def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The .grad of any tensor, without the warning that torch has for one that is no leaf."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return tensor.grad
