@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -39,10 +39,11 @@ class Contents:
 class Functionalizer:
     """Emits a pure graph, op by op. Feed it inputs, then ops in order; then read any alias."""
 
-    def __init__(self, ops: Iterable[Op], table: GhostTable) -> None:
+    def __init__(self, ops: Iterable[Op], table: GhostTable, device: torch.device | None) -> None:
         self.graph = fx.Graph()
         self.ops = tuple(ops)
         self._table = table
+        self._device = device  # for which ghosts on meta stand
         self._written = {alias.storage for op in self.ops for alias in op.writes}
         self._written |= {
             op.renames.storage for op in self.ops if op.renames is not None and op.renames.storage.is_grown
@@ -86,7 +87,9 @@ class Functionalizer:
             self._contents[storage] = Contents(node, alias)
             return
         num = storage.handle.nbytes() // alias.dtype.itemsize
-        flat = self.emit(aten.as_strided.default, (node, [num], [1], 0), Spec((num,), (1,), alias.dtype))
+        flat = self.emit(
+            aten.as_strided.default, (node, [num], [1], 0), Spec((num,), (1,), alias.dtype, storage.device)
+        )
         self.offset_sensitive.add(storage)
         self._contents[storage] = Contents(flat, alias, flat=True)
 
@@ -142,12 +145,16 @@ class Functionalizer:
         if contents.flat or not after.spec.is_dense or after.offset:
             raise self._refuse(op, "a tensor that shares its memory with others grows")
         flat = self.emit(
-            aten.view.default, (contents.node, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype)
+            aten.view.default,
+            (contents.node, [-1]),
+            Spec((contents.root.spec.extent,), (1,), after.dtype, after.storage.device),
         )
         missing = after.spec.extent - contents.root.spec.extent
         if missing > 0:
             flat = self.emit(
-                aten.constant_pad_nd.default, (flat, [0, missing]), Spec((after.spec.extent,), (1,), after.dtype)
+                aten.constant_pad_nd.default,
+                (flat, [0, missing]),
+                Spec((after.spec.extent,), (1,), after.dtype, after.storage.device),
             )
         self._replace(after, self.emit(aten.view.default, (flat, list(after.size)), after.spec))
 
@@ -178,10 +185,12 @@ class Functionalizer:
         dropped = variant_of(op.func).dropped
         key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), _ghosts(op.args)
         kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in dropped}
-        result = self._table.outcome(key, func, ghosts, kwargs).result
+        result = self._table.outcome(key, func, ghosts, kwargs, self._device).result
         variant = variant_of(op.func)
         made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
-        return Spec(made.size, made.stride, made.dtype) if isinstance(made, Made) else alias.spec
+        if not isinstance(made, Made):
+            return alias.spec
+        return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
 
     def _check_overlap(self, op: Op) -> None:
         """Refuse writes whose outcome depends on the order in which elements are visited."""
@@ -383,7 +392,7 @@ def _key(value: Any) -> list[Any]:
 
 def _ghosts(value: Any) -> Any:
     if isinstance(value, Alias):
-        return torch.empty_strided(value.size, value.stride, dtype=value.dtype)
+        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
     if isinstance(value, (list, tuple)):
         return [_ghosts(v) for v in value]
     return value

@@ -88,12 +88,21 @@ class Inputs:
 
     def lift_arguments(self, tensors: Sequence[torch.Tensor]) -> None:
         for tensor in tensors:
-            _check_kind(tensor)
+            self._check_kind(tensor)
         for group in overlapping_groups(tensors):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
             else:
                 self._lift_group(group)
+
+    def _check_kind(self, tensor: torch.Tensor) -> None:
+        if is_traceable_wrapper_subclass(tensor):
+            raise CaptureError(f"tensors of type {type(tensor).__name__} cannot be captured yet.")
+        if tensor.layout is not torch.strided:
+            raise CaptureError(f"a tensor of layout {tensor.layout} cannot be captured; pass a strided tensor.")
+        if not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
+            raise CaptureError(f"a tensor whose shape holds symbols, {tuple(tensor.size())}, cannot be captured yet.")
+        self._recorder.device.stand_for(tensor.device)
 
     def lift(self, real: torch.Tensor) -> torch.Tensor:
         """The ghost of a tensor that the function reached for by itself."""
@@ -104,19 +113,19 @@ class Inputs:
             return self._lift_new(real)
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        _check_kind(real)
+        self._check_kind(real)
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
-        storage = ghost_storage(_end(real))
+        storage = ghost_storage(_end(real), real.device)
         return self._add(real, ghost_over(storage, real), is_argument=is_argument)
 
     def _lift_group(self, group: list[torch.Tensor]) -> None:
         bases = list({id(b): b for b in map(_base_of, group)}.values())
-        storage = ghost_storage(max(_end(t) for t in (*group, *bases)))
+        storage = ghost_storage(max(_end(t) for t in (*group, *bases)), group[0].device)
         members = {id(t) for t in group}
         for base in bases:
             lifted = self._add(base, ghost_over(storage, base), is_argument=id(base) in members)
@@ -202,26 +211,29 @@ def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tenso
     """Tensors that share bytes, directly or through others; in the order of their first members."""
     order = {id(t): i for i, t in enumerate(tensors)}
     groups: list[list[torch.Tensor]] = []
-    reached = -1
-    for start, end, _, tensor in sorted((*_byte_range(t), order[id(t)], t) for t in tensors):
-        if start < reached and start < end:
+    reached = (-1, -1)
+    for (block, start), size, _, tensor in sorted((address(t), Spec.of(t).num_bytes, order[id(t)], t) for t in tensors):
+        if size and (block, start) < reached and block == reached[0]:
             groups[-1].append(tensor)
         else:
             groups.append([tensor])
-        reached = max(reached, end)
+        reached = max(reached, (block, start + size))
     for group in groups:
         group.sort(key=lambda t: order[id(t)])
     return sorted(groups, key=lambda group: order[id(group[0])])
 
 
-def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    return start, start + Spec.of(tensor).num_bytes
+def address(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor begins: a block of memory, and a byte in it. Tensors without data have storages for blocks."""
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.dtype.itemsize
+    return 0, tensor.data_ptr()
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    (a_start, a_end), (b_start, b_end) = _byte_range(a), _byte_range(b)
-    return a_start < b_end and b_start < a_end
+    (a_block, a_start), (b_block, b_start) = address(a), address(b)
+    a_end, b_end = a_start + Spec.of(a).num_bytes, b_start + Spec.of(b).num_bytes
+    return a_block == b_block and a_start < b_end and b_start < a_end
 
 
 def _end(tensor: torch.Tensor) -> int:
@@ -234,12 +246,3 @@ def _base_of(tensor: torch.Tensor) -> torch.Tensor:
     if base is None or (tensor.requires_grad and not base.requires_grad):
         return tensor
     return base
-
-
-def _check_kind(tensor: torch.Tensor) -> None:
-    if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
-        raise CaptureError(f"tensors of type {type(tensor).__name__} cannot be captured yet.")
-    if tensor.layout is not torch.strided:
-        raise CaptureError(f"a tensor of layout {tensor.layout} cannot be captured; pass a strided tensor.")
-    if tensor.device.type != "cpu":
-        raise CaptureError(f"a tensor on {tensor.device} cannot be captured yet; only CPU tensors can.")

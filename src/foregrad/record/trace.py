@@ -21,6 +21,7 @@ class Storage:
     index: int
     kind: str  # "input", "constant" or "fresh"
     handle: torch.UntypedStorage
+    device: torch.device  # of what it stands for
     aliases: list[Alias] = field(default_factory=list)
     num_writes: int = 0
     is_grown: bool = False
@@ -57,7 +58,7 @@ class Alias:
 
     @property
     def spec(self) -> Spec:
-        return Spec(self.size, self.stride, self.dtype, self.storage.handle.device)
+        return Spec(self.size, self.stride, self.dtype, self.storage.device)
 
     def __repr__(self) -> str:
         return f"%{self.index}"
