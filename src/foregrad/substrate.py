@@ -34,6 +34,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.autograd.function import BackwardCFunction
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.overrides import _get_current_function_mode_stack as _function_modes
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -68,6 +70,7 @@ __all__ = [
     "autocast_state",
     "checkpoint_region",
     "current_autograd_node",
+    "default_device_of",
     "exclude_keys",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
@@ -211,6 +214,12 @@ def quiet_fakes() -> Iterator[None]:
         yield
     finally:
         _quiet.on = False
+
+
+def default_device_of(func: Any) -> torch.device | None:
+    """The device on which a function that makes tensors makes them, if `torch.device` as a context says so."""
+    modes = _function_modes() if func in _device_constructors() else ()
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
 
 
 @contextmanager

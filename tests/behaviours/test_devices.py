@@ -262,6 +262,33 @@ def test_tensors_that_the_function_makes_are_on_its_device():
     assert [str(next(iter(n.users)).target) for n in constants] == ["aten._to_copy.default"] * 2
 
 
+def test_a_device_as_a_context():
+    def inside(x):
+        with torch.device(x.device):
+            return x + torch.zeros(3) + torch.tensor([1.0, 2.0, 3.0]) + torch.zeros(3, device="cpu").to("cuda")
+
+    for program in (fg.capture(inside, fake(4, 3)), fg.capture(inside, fake(4, 3))):
+        made = [n for n in program.graph.graph.nodes if n.op == "call_function" and "device" in n.kwargs]
+        assert [n.kwargs["device"].type for n in made] == ["cuda", "cuda", "cpu", "cuda"]
+    with torch.device("cuda"):
+        outside = fg.capture(lambda x: x + torch.zeros(3) + torch.tensor([1.0, 2.0, 3.0]), fake(4, 3))
+    assert ops(outside) == ["aten.zeros.default", "aten.add.Tensor", "aten._to_copy.default", "aten.add.Tensor"]
+
+
+def test_capture_inside_a_device_as_a_context():
+    def shifts(x):
+        y = x * 1
+        y[1:].copy_(y[:-1].clone())
+        y[::2].add_(torch.ones(2))
+        return y
+
+    plain = fg.capture(shifts, torch.ones(4))
+    with torch.device("meta"):
+        assert ops(fg.capture(shifts, torch.ones(4))) == ops(plain)
+    with torch.device("cpu"):
+        assert ops(fg.capture(shifts, torch.ones(4))) == ops(plain)
+
+
 def test_lists_of_numbers_keep_their_numbers():
     program = fg.capture(assigns, fake(4, 3), fake(3, 3, requires_grad=True))
     constants = [n for n in program.graph.graph.nodes if n.op == "get_attr"]

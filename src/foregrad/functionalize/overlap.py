@@ -26,7 +26,7 @@ def covered(alias: Alias, by: list[Alias]) -> bool:
         return True
     if alias.spec.extent > _FEW or any(other.dtype != alias.dtype or other.spec.extent > _FEW for other in by):
         return True
-    inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64)
+    inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64, device="cpu")
     return bool(torch.isin(_places(alias), inside).all())
 
 
@@ -44,7 +44,7 @@ def overlaps_itself(alias: Alias) -> bool:
 
 def _places(alias: Alias) -> torch.Tensor:
     """The offset of every element."""
-    places = torch.tensor([alias.offset])
+    places = torch.tensor([alias.offset], device="cpu")
     for size, stride in zip(alias.size, alias.stride, strict=True):
-        places = (places[:, None] + torch.arange(size) * stride).reshape(-1)
+        places = (places[:, None] + torch.arange(size, device="cpu") * stride).reshape(-1)
     return places.unique()

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.substrate import default_device_of
 
 Tensor = torch.Tensor
 META = torch.device("meta")
@@ -60,6 +61,10 @@ class Device:
 
     def inward(self, func: Any, args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, dict[str, Any]]:
         """A call of the user's with every device replaced by that of its ghosts."""
+        if func is torch.device:
+            return func, args, kwargs
+        if kwargs.get("device") is None and (default := default_device_of(func)) is not None:
+            kwargs = {**kwargs, "device": default}
         if func in _MOVES:
             options = dict(zip(("device", "non_blocking"), args[1:], strict=False)) | kwargs
             func, args, kwargs = Tensor.to, args[:1], {**options, "device": options.get("device") or _MOVES[func]}
@@ -78,7 +83,7 @@ def _index(value: Any) -> Any:
     if isinstance(value, tuple):
         return tuple(map(_index, value))
     is_numbers = isinstance(value, (list, range)) and all(isinstance(v, int) for v in value)
-    return torch.tensor(list(value)).to(META) if is_numbers else value
+    return torch.tensor(list(value), device="cpu").to(META) if is_numbers else value
 
 
 def _is_type(name: str) -> Callable[[Tensor, torch.device], bool]:

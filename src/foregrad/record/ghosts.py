@@ -236,7 +236,9 @@ def _ask(
 
 def _zeros_like(ghost: torch.Tensor) -> torch.Tensor:
     extent = 1 + sum((size - 1) * stride for size, stride in zip(ghost.size(), ghost.stride(), strict=True))
-    return _with_bits(torch.zeros(max(extent, 1), dtype=ghost.dtype).as_strided(ghost.size(), ghost.stride()), ghost)
+    return _with_bits(
+        torch.zeros(max(extent, 1), dtype=ghost.dtype, device="cpu").as_strided(ghost.size(), ghost.stride()), ghost
+    )
 
 
 def _like(ghost: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:

@@ -154,7 +154,7 @@ class Intercept(TorchFunctionMode):
         requires_grad = options.pop("requires_grad", False)
         if func is Tensor.new_tensor:
             options = {"dtype": args[0].dtype, **options}
-        return torch.tensor(args[-1], **options).to(wanted).requires_grad_(requires_grad)
+        return torch.tensor(args[-1], device="cpu", **options).to(wanted).requires_grad_(requires_grad)
 
     def require_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.flags.append((self._recorder.alias(args[0]).object, len(self._recorder.ops) - 1))
