@@ -22,7 +22,7 @@ from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.runtime.locate import Location, Variable, locate, variables
-from foregrad.substrate import tree_flatten_with_path
+from foregrad.substrate import no_dispatch_modes, tree_flatten_with_path
 from foregrad.words.spec import Spec
 
 
@@ -56,7 +56,7 @@ def capture_call(
     target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = (), call: Callable[..., Any] | None = None
 ) -> Captured:
     """Capture one call. `call` runs a module in a way of its own; the real tensors are still held."""
-    with _no_garbage_collection():
+    with _no_garbage_collection(), no_dispatch_modes():
         return _capture_call(target, args, kwargs, state, call)
 
 

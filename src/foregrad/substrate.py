@@ -28,11 +28,14 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
+    FakeTensorDeviceMismatchError,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
 from torch.autograd.function import BackwardCFunction
 from torch.fx._lazy_graph_module import _LazyGraphModule
+from torch.overrides import _get_current_function_mode_stack as _function_modes
+from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
@@ -55,6 +58,7 @@ __all__ = [
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
+    "FakeTensorDeviceMismatchError",
     "FakeTensorMode",
     "GlobalStateGuard",
     "HigherOrderOperator",
@@ -68,6 +72,7 @@ __all__ = [
     "checkpoint_region",
     "compile_with_inductor",
     "current_autograd_node",
+    "default_device_of",
     "exclude_keys",
     "fake_mode",
     "has_hooks",
@@ -223,6 +228,12 @@ def quiet_fakes() -> Iterator[None]:
         yield
     finally:
         _quiet.on = False
+
+
+def default_device_of(func: Any) -> torch.device | None:
+    """The device on which a function that makes tensors makes them, if `torch.device` as a context says so."""
+    modes = _function_modes() if func in _device_constructors() else ()
+    return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
 
 
 # -- Inductor: imported where it is used, since it takes seconds -------------------------------------------------

@@ -167,7 +167,6 @@ WITH_A_LINE = {
     "leaf": (makes_a_leaf, {}, "def makes_a_leaf", "a leaf that it made"),
     "old memory": (replaces_memory, {}, "y[:1]", "memory it replaced"),
     "layout": (takes, {"mask": torch.eye(2).to_sparse()}, "def takes", "argument mask has the layout"),
-    "device": (takes, {"mask": torch.empty(2, device="meta")}, "def takes", "argument mask is on meta"),
     "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask is a NestedTensor"),
 }
 

@@ -1,5 +1,7 @@
 """The eager backend with every half cut into regions, each compiled by itself, and compared with the whole."""
 
+import operator
+
 import pytest
 import torch
 
@@ -17,8 +19,10 @@ def is_same(ours, theirs):
     return look == (theirs.shape, theirs.stride(), theirs.dtype, theirs.storage_offset()) and bits(ours) == bits(theirs)
 
 
-def is_same_if_known(ours, theirs, again):
-    return is_same(ours, theirs) or not is_same(theirs, again)
+def is_scratch(result):
+    """Whether a result is memory that a recurrent layer of mkldnn leaves uninitialized in part."""
+    layer = result.args[0] if result is not None and result.target is operator.getitem else None
+    return layer is not None and layer.target is torch.ops.aten.mkldnn_rnn_layer.default and result.args[1] == 3
 
 
 def bits(tensor):
@@ -35,6 +39,7 @@ def found(monkeypatch):
         found.append(regions)
         stitched = stitch(regions, [compile_graph(region.graph, "region") for region in regions.distinct], name)
         whole = compile_graph(half, name)
+        compared = [place for place, result in enumerate(half.graph.output_node().args[0]) if not is_scratch(result)]
 
         def run(*inputs):
             before = torch.get_rng_state()
@@ -42,10 +47,7 @@ def found(monkeypatch):
             torch.set_rng_state(before)
             results = stitched(*inputs)
             assert torch.equal(torch.get_rng_state(), after)
-            if not all(map(is_same, results, expected)):
-                torch.set_rng_state(before)
-                again = whole(*inputs)  # a workspace may hold what was in memory before
-                assert all(map(is_same_if_known, results, expected, again))
+            assert all(is_same(results[place], expected[place]) for place in compared)
             return results
 
         return run

@@ -196,7 +196,7 @@ def _has_unknown(pattern: Any) -> bool:
 
 def _example(pattern: Any) -> Any:
     if pattern and pattern[0] == "tensor":
-        return torch.empty((2,) * pattern[1], dtype=pattern[2])
+        return torch.empty((2,) * pattern[1], dtype=pattern[2], device="cpu")
     if pattern and pattern[0] == "plain":
         return pattern[2] if pattern[2] is not None or pattern[1] is type(None) else pattern[1](1)
     return [_example(p) for p in pattern]

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.errors import CaptureError
-from foregrad.functionalize.overlap import covered, overlaps_itself, share_elements
-from foregrad.functionalize.variants import Pure, has_in_place, is_pointwise, variant_of, writes_out
+from foregrad.functionalize.overlap import covered, depends_on_order
+from foregrad.functionalize.variants import Pure, variant_of
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
@@ -39,10 +39,11 @@ class Contents:
 class Functionalizer:
     """Emits a pure graph, op by op. Feed it inputs, then ops in order; then read any alias."""
 
-    def __init__(self, ops: Iterable[Op], table: GhostTable) -> None:
+    def __init__(self, ops: Iterable[Op], table: GhostTable, device: torch.device | None) -> None:
         self.graph = fx.Graph()
         self.ops = tuple(ops)
         self._table = table
+        self._device = device  # for which ghosts on meta stand
         self._written = {alias.storage for op in self.ops for alias in op.writes}
         self._written |= {
             op.renames.storage for op in self.ops if op.renames is not None and op.renames.storage.is_grown
@@ -86,7 +87,9 @@ class Functionalizer:
             self._contents[storage] = Contents(node, alias)
             return
         num = storage.num_bytes // alias.dtype.itemsize
-        flat = self.emit(aten.as_strided.default, (node, [num], [1], 0), Spec((num,), (1,), alias.dtype))
+        flat = self.emit(
+            aten.as_strided.default, (node, [num], [1], 0), Spec((num,), (1,), alias.dtype, storage.device)
+        )
         self.offset_sensitive.add(storage)
         self._contents[storage] = Contents(flat, alias, flat=True)
 
@@ -144,14 +147,21 @@ class Functionalizer:
         if after.dtype != contents.root.dtype or not is_row:
             raise self._refuse(op, "a tensor that shares its memory with others grows")
         if not contents.flat:
-            row = self.emit(aten.view.default, (row, [-1]), Spec((contents.root.spec.extent,), (1,), after.dtype))
+            row = self.emit(
+                aten.view.default,
+                (row, [-1]),
+                Spec((contents.root.spec.extent,), (1,), after.dtype, after.storage.device),
+            )
         missing = num - row.meta["spec"].extent
         if missing > 0:
-            row = self.emit(aten.constant_pad_nd.default, (row, [0, missing]), Spec((num,), (1,), after.dtype))
+            row = self.emit(
+                aten.constant_pad_nd.default, (row, [0, missing]), Spec((num,), (1,), after.dtype, after.storage.device)
+            )
         self._contents[after.storage] = Contents(row, after, flat=True, generation=contents.generation + 1)
 
     def _write_op(self, op: Op) -> None:
-        self._check_overlap(op)
+        if (reason := depends_on_order(op)) is not None:
+            raise self._refuse(op, reason)
         variant = variant_of(op.func)
         args, kwargs = variant.filled(self._resolve(op.args)), self._resolve(op.kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
@@ -177,23 +187,11 @@ class Functionalizer:
         variant = variant_of(op.func)
         key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
         kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
-        result = self._table.outcome(key, func, ghosts, kwargs).result
+        result = self._table.outcome(key, func, ghosts, kwargs, self._device).result
         made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
-        return Spec(made.size, made.stride, made.dtype) if isinstance(made, Made) else alias.spec
-
-    def _check_overlap(self, op: Op) -> None:
-        """Refuse writes whose outcome depends on the order in which elements are visited."""
-        arguments = aliases_in([op.args, op.kwargs])
-        reads = aliases_in(op.args)[1:] if has_in_place(op.func) else aliases_in(op.args)
-        for target in op.writes:
-            if overlaps_itself(target):
-                raise self._refuse(op, "an op writes to a tensor some of whose elements are one place in memory")
-            beside = [a for a in reads if a.storage is target.storage]
-            if writes_out(op.func) and not is_pointwise(op.func) and any(share_elements(a, target) for a in beside):
-                raise self._refuse(op, "an op writes its result over its own argument")
-            others = [a for a in arguments if a.storage is target.storage and a.geometry != target.geometry]
-            if any(share_elements(target, other) for other in others):
-                raise self._refuse(op, "an op reads and writes overlapping memory, in an order that eager leaves open")
+        if not isinstance(made, Made):
+            return alias.spec
+        return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
 
     # -- values ---------------------------------------------------------------------------------------
 
@@ -391,7 +389,7 @@ def _key(value: Any) -> list[Any]:
 
 def _ghosts(value: Any) -> Any:
     if isinstance(value, Alias):
-        return torch.empty_strided(value.size, value.stride, dtype=value.dtype)
+        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
     if isinstance(value, (list, tuple)):
         return [_ghosts(v) for v in value]
     return value

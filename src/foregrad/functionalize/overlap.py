@@ -1,10 +1,11 @@
-"""Whether two aliases of one storage have elements in common."""
+"""Whether two aliases of one storage have elements in common, and what that means for a write."""
 
 from __future__ import annotations
 
 import torch
 
-from foregrad.record.trace import Alias
+from foregrad.functionalize.variants import has_in_place, is_pointwise, writes_out
+from foregrad.record.trace import Alias, Op, aliases_in
 
 _FEW = 1 << 20
 
@@ -29,7 +30,7 @@ def covered(alias: Alias, by: list[Alias]) -> bool:
         return any(other_start <= start and end <= other_end for other_start, other_end in ranges)
     if alias.spec.extent > _FEW or any(other.spec.extent > _FEW for other in by):
         return True
-    inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64)
+    inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64, device="cpu")
     return bool(torch.isin(_places(alias), inside).all())
 
 
@@ -51,7 +52,23 @@ def _byte_range(alias: Alias) -> tuple[int, int]:
 
 def _places(alias: Alias) -> torch.Tensor:
     """The offset of every element."""
-    places = torch.tensor([alias.offset])
+    places = torch.tensor([alias.offset], device="cpu")
     for size, stride in zip(alias.size, alias.stride, strict=True):
-        places = (places[:, None] + torch.arange(size) * stride).reshape(-1)
+        places = (places[:, None] + torch.arange(size, device="cpu") * stride).reshape(-1)
     return places.unique()
+
+
+def depends_on_order(op: Op) -> str | None:
+    """What makes the outcome of a write depend on the order in which elements are visited, if anything does."""
+    arguments = aliases_in(op.args) + aliases_in(list(op.kwargs.values()))
+    reads = aliases_in(op.args)[1:] if has_in_place(op.func) else aliases_in(op.args)
+    for target in op.writes:
+        if overlaps_itself(target):
+            return "an op writes to a tensor some of whose elements are one place in memory"
+        beside = [a for a in reads if a.storage is target.storage]
+        if writes_out(op.func) and not is_pointwise(op.func) and any(share_elements(a, target) for a in beside):
+            return "an op writes its result over its own argument"
+        others = [a for a in arguments if a.storage is target.storage and a.geometry != target.geometry]
+        if any(share_elements(target, other) for other in others):
+            return "an op reads and writes overlapping memory, in an order that eager leaves open"
+    return None

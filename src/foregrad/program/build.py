@@ -71,7 +71,7 @@ class _Builder:
         last = stage.backward or stage.earlier
         ops = last.ops if last else tuple(recording.recorder.ops[: recording.num_forward])
         self.effects = plan_effects(recording, stage.results)
-        self.functional = Functionalizer(ops, recording.recorder.table)
+        self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
         self._add_inputs()
         self._add_constants()

@@ -1,7 +1,10 @@
 """Ghosts: plain tensors whose memory is never touched, and what each op makes of them.
 
+A ghost is on the CPU if what it stands for is; for every other device it is a meta tensor.
+
 View ops run for real, since they only compute sizes. For every other op the sizes of its results come from a
-table keyed by the op and what its arguments look like; a FakeTensorMode is asked once for each new key.
+table keyed by the op and what its arguments look like; a FakeTensorMode is asked once for each new key, or the op
+itself where it has tensors on the meta device.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.devices import META, Device
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -34,9 +38,12 @@ class Made:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
+    device: torch.device | None  # None: the CPU
 
-    def ghost(self) -> torch.Tensor:
-        return torch.empty_strided(self.size, self.stride, dtype=self.dtype)
+    @staticmethod
+    def like(tensor: torch.Tensor) -> Made:
+        device = None if tensor.is_cpu else tensor.device
+        return Made(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, device)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,10 @@ _METADATA_OPS = {
 }
 
 
+#: What torch says when even a fake tensor needs a device for which this build of torch has nothing at all.
+_ABSENT = "PyTorch is not linked with support for"
+
+
 @cache
 def kind_of(func: OpOverload) -> Kind:
     schema = func._schema
@@ -122,34 +133,60 @@ class GhostTable:
         """A small number for what a tensor looks like: cheap to compare."""
         return self._looks.setdefault(look, len(self._looks))
 
-    def outcome(self, key: Any, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    def outcome(self, key: Any, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
+        """What an op returns for these ghosts, of which those on meta stand for tensors on `device`."""
         found = self._outcomes.get(key)
         if found is None:
-            found = self._learn(func, args, kwargs)
+            found = self._learn(func, args, kwargs, device)
             if key is not None:
                 self._outcomes[key] = found
         return found
 
-    def _learn(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    def _learn(self, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
+        is_elsewhere = _is_elsewhere((args, kwargs))
+        if is_elsewhere and device == META:
+            return _ask_meta(func, args, kwargs)
         is_unsupported = False
         with quiet_fakes():
             try:
                 with self._fakes, torch.no_grad():
-                    return _ask(func, args, kwargs, _fake_like)
+                    return _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
             except Exception as error:
+                if is_elsewhere and _ABSENT in str(error):
+                    return self._learn(func, args, kwargs, META)
                 is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
-                if _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
+                if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
-                return _ask(func, args, kwargs, _zeros_like)
+                return _ask(func, args, kwargs, _zeros_like, None)
         except Exception as error:
             if is_unsupported:  # perhaps only because of the zeros
                 raise NotImplementedError(str(error)) from error
             raise
+
+
+def _ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns for tensors that are on meta."""
+    try:
+        with torch.no_grad():
+            return _ask(func, args, kwargs, _like, META)
+    except NotImplementedError as error:
+        if _depends_on_data(func):
+            raise DynamicOutputShapeException(func) from error
+        raise
+
+
+def _is_elsewhere(value: Any) -> bool:
+    """Whether a call has to do with a device other than the CPU."""
+    if isinstance(value, (torch.Tensor, torch.device)):
+        return (value if isinstance(value, torch.device) else value.device).type != "cpu"
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_elsewhere, value))
+    return isinstance(value, dict) and any(map(_is_elsewhere, value.values()))
 
 
 def _has_integers(args: Any, kwargs: Any) -> bool:
@@ -159,15 +196,24 @@ def _has_integers(args: Any, kwargs: Any) -> bool:
 
 def outcome_with(func: OpOverload, args: list[Any], kwargs: dict[str, Any], known: set[int]) -> Outcome:
     """What an op returns when the tensors with these ids are known; the others are ghosts, and zeros do for them."""
-    return _ask(func, args, kwargs, lambda t: t if id(t) in known else _zeros_like(t))
+    return _ask(func, args, kwargs, lambda t: t if id(t) in known else _zeros_like(t), None)
 
 
 def _depends_on_data(func: OpOverload) -> bool:
     return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
 
 
-def _ask(func: OpOverload, args: Any, kwargs: Any, stand_in: Callable[[torch.Tensor], torch.Tensor]) -> Outcome:
-    """Run an op on stand-ins for its tensors, and describe what it returns and what it resizes."""
+def _ask(
+    func: OpOverload,
+    args: Any,
+    kwargs: Any,
+    stand_in: Callable[[torch.Tensor], torch.Tensor],
+    device: torch.device | None,
+) -> Outcome:
+    """Run an op on stand-ins for its tensors, and describe what it returns and what it resizes.
+
+    An argument that names the meta device stands for `device`, if there is one.
+    """
     given: list[torch.Tensor] = []
 
     def replaced(value: Any) -> Any:
@@ -176,11 +222,12 @@ def _ask(func: OpOverload, args: Any, kwargs: Any, stand_in: Callable[[torch.Ten
             return given[-1]
         if isinstance(value, (list, tuple)):
             return type(value)(replaced(v) for v in value)
-        return value
+        is_carrier = device is not None and isinstance(value, torch.device) and value.type == "meta"
+        return device if is_carrier else value
 
     result = func(*[replaced(a) for a in args], **{k: replaced(v) for k, v in kwargs.items()})
     resized = tuple(
-        (place, Made(tuple(after.size()), tuple(after.stride()), after.dtype))
+        (place, Made.like(after))
         for place, (was, after) in enumerate(zip(_tensors((args, kwargs)), given, strict=True))
         if was.size() != after.size() or was.stride() != after.stride()
     )
@@ -189,11 +236,15 @@ def _ask(func: OpOverload, args: Any, kwargs: Any, stand_in: Callable[[torch.Ten
 
 def _zeros_like(ghost: torch.Tensor) -> torch.Tensor:
     extent = 1 + sum((size - 1) * stride for size, stride in zip(ghost.size(), ghost.stride(), strict=True))
-    return _with_bits(torch.zeros(max(extent, 1), dtype=ghost.dtype).as_strided(ghost.size(), ghost.stride()), ghost)
+    return _with_bits(
+        torch.zeros(max(extent, 1), dtype=ghost.dtype, device="cpu").as_strided(ghost.size(), ghost.stride()), ghost
+    )
 
 
-def _fake_like(ghost: torch.Tensor) -> torch.Tensor:
-    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=ghost.device), ghost)
+def _like(ghost: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """Another tensor that looks the same, on this device if the ghost is on meta."""
+    on = device if device is not None and ghost.is_meta else ghost.device
+    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=on), ghost)
 
 
 def _with_bits(made: torch.Tensor, ghost: torch.Tensor) -> torch.Tensor:
@@ -218,20 +269,23 @@ def _describe(result: Any, places: dict[int, int]) -> Any:
             return Given(places[id(result)])
         if result.layout is not torch.strided:
             raise NotImplementedError(f"a result of layout {result.layout}")
-        return Made(tuple(result.size()), tuple(result.stride()), result.dtype)
+        return Made.like(result)
     if isinstance(result, (list, tuple)):
         return type(result)(_describe(r, places) for r in result)
     return result
 
 
-def make(result: Any, given: list[torch.Tensor]) -> Any:
+def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
     """The ghosts that an outcome stands for."""
     if type(result) is Made:
-        return torch.empty_strided(result.size, result.stride, dtype=result.dtype)
+        if result.device is None:
+            return torch.empty_strided(result.size, result.stride, dtype=result.dtype)
+        elsewhere.stand_for(elsewhere.shown(result.device))
+        return torch.empty_strided(result.size, result.stride, dtype=result.dtype, device=META)
     if type(result) is Given:
         return given[result.place]
     if isinstance(result, (list, tuple)):
-        return type(result)(make(r, given) for r in result)
+        return type(result)(make(r, given, elsewhere) for r in result)
     return result
 
 
@@ -241,6 +295,8 @@ def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tenso
     return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 
-def ghost_storage(num_bytes: int) -> torch.UntypedStorage:
+def ghost_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
+    """Memory for the ghost of a tensor on this device."""
     with uninitialized_memory_untouched():
-        return torch.empty(num_bytes, dtype=torch.uint8).untyped_storage()
+        carrier = device if device.type == "cpu" else META
+        return torch.empty(num_bytes, dtype=torch.uint8, device=carrier).untyped_storage()

@@ -121,23 +121,25 @@ class Inputs:
 
     def _check_kind(self, tensor: torch.Tensor, line: str) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
-        if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
+        is_plain = all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride()))
+        if is_traceable_wrapper_subclass(tensor):
             what, instead = f"is a {type(tensor).__name__}", "Pass a plain tensor; tensors that wrap others cannot be"
         elif tensor.layout is not torch.strided:
             what, instead = f"has the layout {tensor.layout}", "Pass a strided tensor; others cannot be"
-        elif tensor.device.type != "cpu":
-            what, instead = f"is on {tensor.device}", "Pass a tensor on the CPU; only CPU tensors can be"
+        elif not is_plain:
+            what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
         else:
+            self._recorder.device.stand_for(tensor.device)
             return
         raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
-        storage = ghost_storage(_end(real))
+        storage = ghost_storage(_end(real), real.device)
         return self._add(real, ghost_over(storage, real), is_argument=is_argument)
 
     def _lift_group(self, group: list[torch.Tensor]) -> None:
         bases = list({id(b): b for b in map(_base_of, group)}.values())
-        storage = ghost_storage(max(_end(t) for t in (*group, *bases)))
+        storage = ghost_storage(max(_end(t) for t in (*group, *bases)), group[0].device)
         members = {id(t) for t in group}
         for base in bases:
             lifted = self._add(base, ghost_over(storage, base), is_argument=id(base) in members)
@@ -229,26 +231,29 @@ def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tenso
     """Tensors that share bytes, directly or through others; in the order of their first members."""
     order = {id(t): i for i, t in enumerate(tensors)}
     groups: list[list[torch.Tensor]] = []
-    reached = -1
-    for start, end, _, tensor in sorted((*_byte_range(t), order[id(t)], t) for t in tensors):
-        if start < reached and start < end:
+    reached = (-1, -1)
+    for (block, start), size, _, tensor in sorted((address(t), Spec.of(t).num_bytes, order[id(t)], t) for t in tensors):
+        if size and (block, start) < reached and block == reached[0]:
             groups[-1].append(tensor)
         else:
             groups.append([tensor])
-        reached = max(reached, end)
+        reached = max(reached, (block, start + size))
     for group in groups:
         group.sort(key=lambda t: order[id(t)])
     return sorted(groups, key=lambda group: order[id(group[0])])
 
 
-def _byte_range(tensor: torch.Tensor) -> tuple[int, int]:
-    start = tensor.data_ptr()
-    return start, start + Spec.of(tensor).num_bytes
+def address(tensor: torch.Tensor) -> tuple[int, int]:
+    """Where a tensor begins: a block of memory, and a byte in it. Tensors without data have storages for blocks."""
+    if tensor.is_meta or isinstance(tensor, FakeTensor):
+        return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.dtype.itemsize
+    return 0, tensor.data_ptr()
 
 
 def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    (a_start, a_end), (b_start, b_end) = _byte_range(a), _byte_range(b)
-    return a_start < b_end and b_start < a_end
+    (a_block, a_start), (b_block, b_start) = address(a), address(b)
+    a_end, b_end = a_start + Spec.of(a).num_bytes, b_start + Spec.of(b).num_bytes
+    return a_block == b_block and a_start < b_end and b_start < a_end
 
 
 def _end(tensor: torch.Tensor) -> int:

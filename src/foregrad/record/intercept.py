@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from foregrad.errors import CaptureError
+from foregrad.record.devices import ASKS
 from foregrad.record.frames import user_frame
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
@@ -51,8 +52,15 @@ class Intercept(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         args = self._swap(args)
         kwargs = self._swap(kwargs) if kwargs else {}
+        elsewhere = self._recorder.device
+        if elsewhere.true is not None:
+            if func in ASKS and len(args) == 1 and not kwargs:
+                return elsewhere.answer(func, args)
+            if elsewhere.is_autocast:
+                refuse(f"uses autocast on {elsewhere.true.type}", "Cast with .to(dtype), or leave this part outside.")
+            func, args, kwargs = elsewhere.inward(func, args, kwargs)
         special = _SPECIAL.get(func)
-        if special is not None and not is_functorch_wrapped_tensor(args[0]):
+        if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
             return special(self, func, args, kwargs)
         return func(*args, **kwargs)
 
@@ -147,6 +155,17 @@ class Intercept(TorchFunctionMode):
                 kwargs = {**kwargs, name: self._recorder.read_value(kwargs[name]).tolist()}
         return func(*args, **kwargs)
 
+    def from_data(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Numbers become a tensor on the CPU, which is then moved: on meta torch would forget them."""
+        options = {**kwargs}
+        wanted = options.pop("device", args[0].device if func is Tensor.new_tensor else None)
+        if wanted is None or torch.device(wanted).type == "cpu" or isinstance(args[-1], Tensor):
+            return func(*args, **kwargs)
+        requires_grad = options.pop("requires_grad", False)
+        if func is Tensor.new_tensor:
+            options = {"dtype": args[0].dtype, **options}
+        return torch.tensor(args[-1], device="cpu", **options).to(wanted).requires_grad_(requires_grad)
+
     def require_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         self.flags.append((self._recorder.alias(args[0]).object, len(self._recorder.ops) - 1))
         result = func(*args, **kwargs)
@@ -196,6 +215,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.requires_grad.__set__: Intercept.require_grad,  # type: ignore[attr-defined]
     Tensor.requires_grad_: Intercept.require_grad,
     Tensor.detach_: Intercept.detach_in_place,
+    **dict.fromkeys((torch.tensor, torch.as_tensor, Tensor.new_tensor), Intercept.from_data),
     Tensor.register_hook: Intercept.register_hook,
     Tensor.retain_grad: Intercept.retain_grad,
     Tensor.tensor_split: Intercept.tensor_split,

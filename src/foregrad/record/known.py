@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.devices import Device
 from foregrad.record.ghosts import Made, Outcome, outcome_with
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.substrate import OpOverload, no_dispatch_modes
@@ -41,13 +42,16 @@ SHAPE_DEPENDS_ON_DATA = (
     "function."
 )
 
+#: Ops that give the same on every device.
+_COPIES = {aten._to_copy.default, aten.clone.default, aten.copy_.default, aten.zeros.default, aten.ones.default}
+
 Known = Callable[[torch.Tensor], torch.Tensor | None]
 
 
 def outcome_by_value(func: OpOverload, args: Any, kwargs: Any, known: Known) -> Outcome | None:
     """What an op returns whose shape depends on arguments that depend on no input, such as a fixed mask."""
     deciding = _DECIDE_SHAPE.get(func)
-    if deciding is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()):
+    if deciding is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()) or not args[0].is_cpu:
         return None
     values = {place: _known_values(args[place], known) for place in deciding}
     if any(v is None for v in values.values()):
@@ -57,12 +61,12 @@ def outcome_by_value(func: OpOverload, args: Any, kwargs: Any, known: Known) -> 
         return outcome_with(func, [values.get(place, arg) for place, arg in enumerate(args)], kwargs, given)
 
 
-def largest_outcome(func: OpOverload, args: Any) -> Outcome | None:
+def largest_outcome(func: OpOverload, args: Any, elsewhere: Device) -> Outcome | None:
     """What an op of `SIZE_UNKNOWN` returns at most."""
     if func not in SIZE_UNKNOWN:
         return None
-    size = (args[0].numel(),)
-    return Outcome((Made(size, (1,), args[0].dtype), Made((0,), (1,), torch.int64)), ())
+    size, device = (args[0].numel(),), None if args[0].is_cpu else elsewhere.true
+    return Outcome((Made(size, (1,), args[0].dtype, device), Made((0,), (1,), torch.int64, device)), ())
 
 
 def _known_values(value: Any, known: Known) -> Any:
@@ -75,7 +79,7 @@ def _known_values(value: Any, known: Known) -> Any:
 
 
 class _Evaluation:
-    """Runs recorded ops on real memory, as far as they depend on constants alone."""
+    """Runs recorded ops on the CPU, as far as they depend on constants alone."""
 
     def __init__(self, ops: Sequence[Op], constants: dict[Storage, torch.Tensor]) -> None:
         self._ops = ops
@@ -95,6 +99,8 @@ class _Evaluation:
     def _contents(self, storage: Storage) -> torch.Tensor | None:
         if storage.kind == "input" or storage.root.spec.num_bytes > _LARGEST or storage.is_grown:
             return None
+        if storage.device.type != "cpu" and not self._is_same_on_cpu(storage):
+            return None
         constant = self._constants.get(storage)
         root = constant.clone() if constant is not None else self._made(storage.root)
         for op in self._ops if storage.num_writes and root is not None else ():
@@ -105,6 +111,14 @@ class _Evaluation:
                     return None
                 op.func(*args, **kwargs)
         return root
+
+    def _is_same_on_cpu(self, storage: Storage) -> bool:
+        """Whether the CPU computes exactly what another device does: integers, and copies. Nothing is on meta."""
+        if storage.device.type == "meta":
+            return False
+        ops = [op for op in self._ops if any(a.storage is storage for a in aliases_in(op.outputs)) and not op.is_view]
+        is_exact = not (storage.root.dtype.is_floating_point or storage.root.dtype.is_complex)
+        return is_exact or all(op.func in _COPIES for op in ops)
 
     def _made(self, root: Alias) -> torch.Tensor | None:
         """The value with which a storage began."""
@@ -123,6 +137,8 @@ class _Evaluation:
         """Arguments with every alias replaced by its value; None if one has none."""
         if isinstance(value, Alias):
             return self.value(value)
+        if isinstance(value, torch.device):
+            return torch.device("cpu")
         if isinstance(value, dict):
             found = {k: self._all(v) for k, v in value.items()}
             return None if any(found[k] is None and value[k] is not None for k in value) else found

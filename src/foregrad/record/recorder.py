@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
 from foregrad.record.known import (
@@ -24,6 +25,7 @@ from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensorDeviceMismatchError,
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
@@ -37,7 +39,7 @@ aten = torch.ops.aten
 _tables = threading.local()
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
-_PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format, complex}
+_PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
 _SKIPPED = {torch.ops.prim.device.default}
 _SETS = {
     aten.set_.default,
@@ -67,6 +69,7 @@ class Recorder(TorchDispatchMode):
             _tables.ghosts = GhostTable()
         self.table: GhostTable = _tables.ghosts
         self._lift = lift
+        self.device = Device()
         self.ops: list[Op] = []
         self.storages: list[Storage] = []
         self.objects: list[torch.Tensor] = []
@@ -128,12 +131,13 @@ class Recorder(TorchDispatchMode):
         handle = tensor.untyped_storage()
         storage = storage or self._storage_of.get(handle._cdata)
         if storage is None:
-            storage = Storage(len(self.storages), kind, handle, handle.nbytes())
+            device = self.device.shown(handle.device)
+            storage = Storage(len(self.storages), kind, handle, handle.nbytes(), device)
             self.storages.append(storage)
             self._storage_of[handle._cdata] = storage
         before = self._alias_of.get(id(tensor))
         (size, stride, offset, dtype), bits = geometry_of(tensor)
-        meta = self.table.number_of((size, stride, dtype, bits))
+        meta = self.table.number_of((size, stride, dtype, bits, storage.device))
         number = before.object if before is not None else len(self.objects)
         index, self._num_aliases = self._num_aliases, self._num_aliases + 1
         alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)
@@ -191,6 +195,9 @@ class Recorder(TorchDispatchMode):
         if kind is list or kind is tuple:
             key.append(len(value))
             return [self._encode(v, key, given) for v in value]
+        if kind is torch.device:
+            key.append(self.device.shown(value))
+            return key[-1]
         key.append(object())  # an argument of another type, such as a generator: never the same twice
         return value
 
@@ -246,12 +253,14 @@ class Recorder(TorchDispatchMode):
     def _outcome(self, func: OpOverload, key: Any, args: Any, kwargs: Any) -> Outcome:
         """What an op returns, as far as that can be said without data."""
         try:
-            return self.table.outcome(key, func, args, kwargs)
+            return self.table.outcome(key, func, args, kwargs, self.device.true)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            found = outcome_by_value(func, args, kwargs, self._known_value) or largest_outcome(func, args)
+            found = outcome_by_value(func, args, kwargs, self._known_value) or largest_outcome(func, args, self.device)
             if found is None:
                 raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
             return found
+        except FakeTensorDeviceMismatchError as error:
+            raise RuntimeError(f"{error}\n{self._where()}") from None
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
 
@@ -271,7 +280,7 @@ class Recorder(TorchDispatchMode):
             return self._resize_first(outcome, func, given, args, kwargs)
         writes = tuple(v for v in written(func, op_args, op_kwargs) if isinstance(v, Alias))
         index = len(self.ops)
-        result = make(outcome.result, given)
+        result = make(outcome.result, given, self.device)
         counter = iter(range(1 << 30))
 
         def register(value: Any) -> Any:
@@ -299,10 +308,8 @@ class Recorder(TorchDispatchMode):
         """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""
         for place, made in outcome.resized:
             target = given[place]
-            if (
-                target.requires_grad
-                or sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given) > 1
-            ):
+            num_uses = sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given)
+            if target.requires_grad or num_uses > 1:
                 raise CaptureError(
                     f"an out= argument {self.alias(target).spec} is resized that needs a gradient or is read too.\n"
                     f"{self._where()}\nGive it the shape of the result, or leave out= away."
@@ -326,15 +333,10 @@ class Recorder(TorchDispatchMode):
             args=args,
             kwargs=kwargs,
             outputs=outputs,
-            writes=more.get("writes", ()),
             phase=self.phase,
             grad_enabled=torch.is_grad_enabled(),
             origin=self._origins.now(self.phase, self.module),
-            is_view=more.get("is_view", False),
-            rebased=more.get("rebased", ()),
-            redraws=more.get("redraws"),
-            version=more.get("version", 0),
-            renames=more.get("renames"),
+            **more,
         )
         self.ops.append(op)
 
@@ -366,9 +368,8 @@ class Recorder(TorchDispatchMode):
         """Answer a check on data as it should turn out, and let the program make the check at each call."""
         if not answer:
             condition = self._dispatch(aten.logical_not.default, (condition,), {})
-        self._dispatch(
-            aten._assert_async.msg, (condition, f"a check of the captured function fails{self._where()}"), {}
-        )
+        message = f"a check of the captured function fails{self._where()}"
+        self._dispatch(aten._assert_async.msg, (condition, message), {})
         return answer
 
     def read_value(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import raising_frame
@@ -212,6 +213,11 @@ class Recording:
                 error = CaptureError(
                     f"a reentrant checkpoint cannot be captured.\n{self.definition}\nPass use_reentrant=False to it."
                 )
+            if self.recorder.device.true is not None and isinstance(error, CheckpointError):
+                error = CaptureError(
+                    "a checkpoint compares what it computes again with what it computed first, by a device that is not "
+                    f'there at capture.\n{self.definition}\nPass determinism_check="none" to it.'
+                )
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
@@ -242,7 +248,7 @@ class Recording:
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
         ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
-        return Tangent(ghost, alias, Spec(tuple(source.size()), stride, source.dtype, source.device))
+        return Tangent(ghost, alias, alias.spec)
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:

@@ -22,6 +22,7 @@ class Storage:
     kind: str  # "input", "constant" or "fresh"
     handle: torch.UntypedStorage
     num_bytes: int  # at first; `resize_` may make it grow
+    device: torch.device  # of what it stands for
     aliases: list[Alias] = field(default_factory=list)
     num_writes: int = 0
     is_grown: bool = False
@@ -58,7 +59,7 @@ class Alias:
 
     @property
     def spec(self) -> Spec:
-        return Spec(self.size, self.stride, self.dtype, self.storage.handle.device)
+        return Spec(self.size, self.stride, self.dtype, self.storage.device)
 
     def __repr__(self) -> str:
         return f"%{self.index}"
@@ -100,10 +101,10 @@ class Op:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     outputs: Any
-    writes: tuple[Alias, ...]
     phase: int  # 0: forward, 1: backward, 2: backward of the backward ...
     grad_enabled: bool
     origin: Origin
+    writes: tuple[Alias, ...] = ()
     is_view: bool = False
     version: int = 0  # of what a view is made of
     rebased: tuple[int, ...] = ()  # objects whose history a differentiable write changes

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.inputs import Lifted, overlapping_groups
+from foregrad.record.inputs import Lifted, address, overlapping_groups
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.source import Source
 from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
@@ -305,7 +305,7 @@ def overlap_check(reals: list[torch.Tensor]) -> Any:
     last: list[Any] = [None]
 
     def check(tensors: Any) -> bool:
-        where = [t.data_ptr() for t in tensors]
+        where = [address(t) for t in tensors]
         if where == last[0]:
             return True
         if pattern(tensors) != captured:
