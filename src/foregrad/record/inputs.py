@@ -113,13 +113,13 @@ class Inputs:
             return self._lift_new(real)
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        self._check_kind(real, where(self._recorder.module))
+        self._check_kind(real)
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
 
-    def _check_kind(self, tensor: torch.Tensor, line: str) -> None:
+    def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
         if isinstance(tensor, FakeTensor) or is_traceable_wrapper_subclass(tensor):
             what, instead = f"is a {type(tensor).__name__}", "Pass a plain tensor; tensors that wrap others cannot be"
@@ -129,6 +129,7 @@ class Inputs:
             what, instead = f"is on {tensor.device}", "Pass a tensor on the CPU; only CPU tensors can be"
         else:
             return
+        line = definition or where(self._recorder.module)
         raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
