@@ -96,7 +96,7 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     _refuse_attributes(recording)
     _refuse_growth(recording)
     kept_outside = [tensor for _, _, tensor in stored]
-    grads = recording.grads.changes([*recording.tensors, *kept_outside])
+    grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)

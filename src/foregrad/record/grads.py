@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.autograd.graph import get_gradient_edge
 
 from foregrad.errors import CaptureError
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.substrate import has_hooks, no_dispatch_modes, no_function_modes
+from foregrad.substrate import has_hooks, no_function_modes
 
 REPLACED: Any = object()  # the .grad on entry, where the function assigns another one without a look at it
 
@@ -43,8 +42,7 @@ class Grads:
             return
         if lifted.is_leaf and lifted.real is not None:
             self._held[lifted] = lifted.real.grad
-        with no_dispatch_modes(), torch.inference_mode(False):  # also where an op has turned autograd off
-            node = get_gradient_edge(leaf).node
+        node = _accumulator(leaf)
         me, it = weakref.ref(self), weakref.ref(lifted)  # the engine's nodes are nothing that Python can collect
 
         def before(_: Any) -> None:
@@ -135,10 +133,10 @@ class Grads:
         return tuple((lifted, None if grad is None else self._inputs.of_ghost(grad)) for lifted, grad in known)
 
     def changes(self, seen: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
-        """Which of these tensors have another .grad than on entry, and which; a gradient may have one in turn."""
+        """Which of these tensors, and of the inputs, have another .grad than on entry; a gradient may have one too."""
         before = {id(lifted.ghost): grad for lifted, grad in self.on_entry.items()}
         found: dict[int, tuple[torch.Tensor, torch.Tensor | None]] = {}
-        waiting = list(seen)
+        waiting = [*seen, *(lifted.ghost for lifted in self.on_entry)]
         while waiting:
             tensor = waiting.pop()
             grad = grad_of(tensor)
@@ -149,6 +147,17 @@ class Grads:
 
     def _refusal(self, what: str, instead: str) -> CaptureError:
         return CaptureError(f"{what}.\n{where(self._recorder.module)}\n{instead}")
+
+
+def _accumulator(leaf: torch.Tensor) -> Any:
+    """The engine's node that adds to the .grad of a leaf."""
+    with torch.enable_grad():
+        view = leaf.view_as(leaf)
+        if view.grad_fn is None:  # inside an op that has turned autograd off
+            with torch.inference_mode(False):
+                view = leaf.view_as(leaf)
+    assert view.grad_fn is not None
+    return view.grad_fn.next_functions[0][0]
 
 
 def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -113,13 +113,13 @@ class Inputs:
             return self._lift_new(real)
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        self._check_kind(real, where(self._recorder.module))
+        self._check_kind(real)
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
 
-    def _check_kind(self, tensor: torch.Tensor, line: str) -> None:
+    def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
         is_plain = all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride()))
         if is_traceable_wrapper_subclass(tensor):
@@ -131,6 +131,7 @@ class Inputs:
         else:
             self._recorder.device.stand_for(tensor.device)
             return
+        line = definition or where(self._recorder.module)
         raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:

@@ -22,7 +22,7 @@ from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
-from foregrad.substrate import is_functorch_wrapped_tensor
+from foregrad.substrate import is_functorch_wrapped_tensor, no_dispatch_modes
 
 Tensor = torch.Tensor
 
@@ -171,7 +171,8 @@ class Intercept(TorchFunctionMode):
         result = func(*args, **kwargs)
         lifted = self._inputs.of_ghost(args[0])
         if lifted is not None and not lifted.required_grad:
-            self._grads.watch(lifted)
+            with no_dispatch_modes():
+                self._grads.watch(lifted)
         return result
 
     def check_in_program(self, func: Any, args: Any, kwargs: Any) -> Any:

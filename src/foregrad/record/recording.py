@@ -129,10 +129,9 @@ class Recording:
         self._take_outputs(result)
 
     @property
-    def tensors(self) -> list[torch.Tensor]:
-        """What can be seen after the call, apart from what is reached through these: inputs and results."""
-        outputs = [o for o in self.outputs if isinstance(o, torch.Tensor)]
-        return [*outputs, *(lifted.ghost for lifted in self.inputs.all)]
+    def results(self) -> list[torch.Tensor]:
+        """The tensors that the function returned."""
+        return [o for o in self.outputs if isinstance(o, torch.Tensor)]
 
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""

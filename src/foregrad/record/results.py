@@ -81,7 +81,8 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
             renames.setdefault(op.renames.object, []).append(op)
     rebased = {number for op in ops for number in op.rebased}
     by_ghost = {id(lifted.ghost): lifted for lifted in recording.inputs.all}
-    escaping = _escaping(recording, [*recording.tensors, *stored], renames)
+    inputs = [lifted.ghost for lifted in recording.inputs.all]
+    escaping = _escaping(recording, [*recording.results, *stored, *inputs], renames)
     bases: dict[int, Base] = {}
     for ghost in escaping:
         base = base_of(recorder, ghost)
