@@ -13,13 +13,14 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test conformance bench lint format clean
+.PHONY: help setup demo test conformance bench bench-cold lint format clean
 
 help:
 	@echo "make demo         train a small transformer, eager and captured side by side"
 	@echo "make test         run the tests"
 	@echo "make conformance  every op, module and architecture against eager, and 5,000 random programs"
-	@echo "make bench        capture and call times"
+	@echo "make bench        time to capture, of a call, of a training step"
+	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make lint         formatting, lint, types"
 	@echo "make clean        remove the environment and caches"
 
@@ -48,6 +49,10 @@ conformance: $(STAMP)
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py
 	$(PY) benchmarks/call.py
+	$(PY) benchmarks/step.py
+
+bench-cold: $(STAMP)
+	$(PY) benchmarks/cold.py --plot docs/cold.svg
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -47,6 +46,10 @@ class Run:
     cpu: float
     loss: float
     gradients: float
+
+
+class Failed(Exception):
+    """A run that gave no figures, and why."""
 
 
 def main() -> None:
@@ -101,11 +104,10 @@ def measure(options: argparse.Namespace, console: Console) -> Iterator[Run]:
     with warm_caches(sides, options) as caches:
         for name, side in track(plan * options.rounds, description="cold starts", console=console, transient=True):
             caches.restore(side)
-            run = first_step(name, side, caches.folder(side), options)
-            if run:
-                yield run
-            else:
-                console.print(f"{name}: {side} took more than {options.limit:.0f} s and was given up")
+            try:
+                yield first_step(name, side, caches.folder(side), options)
+            except Failed as error:
+                console.print(f"[red]{error}[/]")
 
 
 @dataclass(frozen=True)
@@ -131,14 +133,13 @@ def warm_caches(sides: list[str], options: argparse.Namespace) -> Iterator[Cache
         caches = Caches(Path(root))
         for side in sides:
             caches.folder(side).mkdir(parents=True)
-            if not first_step(TINY, side, caches.folder(side), options):
-                sys.exit(f"{side}: not even a tiny model was done in {options.limit:.0f} s")
+            first_step(TINY, side, caches.folder(side), options)
             caches.keep(side)
         yield caches
 
 
-def first_step(workload: str, side: str, caches: Path, options: argparse.Namespace) -> Run | None:
-    """Run benchmarks/first_step.py; None if it takes longer than the limit."""
+def first_step(workload: str, side: str, caches: Path, options: argparse.Namespace) -> Run:
+    """Run benchmarks/first_step.py."""
     places = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "FOREGRAD_CACHE_DIR": str(caches / "foregrad")}
     command = [sys.executable, HERE / "first_step.py", workload, side, str(options.threads), options.backend]
     with tempfile.TemporaryFile("w+") as output:
@@ -150,9 +151,9 @@ def first_step(workload: str, side: str, caches: Path, options: argparse.Namespa
         limit.cancel()
         process.returncode = os.waitstatus_to_exitcode(status)
         if is_over:
-            return None
+            raise Failed(f"{workload}: {side} took more than {options.limit:.0f} s and was given up")
         if process.returncode:
-            sys.exit(f"{workload}: {side} ended with status {process.returncode}")
+            raise Failed(f"{workload}: {side} ended with status {process.returncode}")
         output.seek(0)
         told = json.loads(output.read().splitlines()[-1])
     cpu = used.ru_utime + used.ru_stime - told.pop("cpu_before")
@@ -211,28 +212,23 @@ def draw(runs: list[Run], figures: dict, path: Path) -> None:
 
     matplotlib.rcParams |= {"svg.hashsalt": "foregrad", "font.size": 11}
     figure, axes = pyplot.subplots(figsize=(7, 4.2), layout="constrained")
+    depths = sorted({int(run.workload.removeprefix("blocks-")) for run in runs if run.workload.startswith("blocks-")})
     for side, colour, marker in ((PEER, "#c44e52", "s"), (OURS, "#2f6db3", "o")):
-        depths = sorted(
-            {int(r.workload.split("-")[1]) for r in runs if r.side == side and r.workload.startswith("blocks-")}
-        )
-        seconds = [
-            statistics.median(r.wall for r in runs if (r.side, r.workload) == (side, f"blocks-{d}")) for d in depths
-        ]
-        if depths:
-            axes.plot(depths, seconds, color=colour, marker=marker, label=side)
-            axes.annotate(
-                f"{seconds[-1]:.0f} s", (depths[-1], seconds[-1]), (0, 8), textcoords="offset points", ha="center"
-            )
+        times = {depth: of(runs, f"blocks-{depth}", side, "wall") for depth in depths}
+        points = [(depth, timing.median) for depth, timing in times.items() if timing]
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, marker=marker, label=side)
+            last = f"{points[-1][1]:.0f} s"
+            axes.annotate(last, points[-1], (0, 8), textcoords="offset points", ha="center")
     axes.set(xlabel="residual blocks", ylabel="seconds to the end of the first step")
+    axes.margins(y=0.12)
     axes.set_ylim(bottom=0)
     axes.set_xlim(left=0)
-    axes.margins(y=0.15)
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False)
-    axes.set_title(
-        f"Cold start (torch {figures['torch'].split('+')[0]}, {figures['threads']} thread, empty caches)", fontsize=11
-    )
+    version = figures["torch"].split("+")[0]
+    axes.set_title(f"Cold start (torch {version}, {figures['threads']} thread(s))", fontsize=11)
     figure.savefig(path, metadata={"Date": None})
 
 

@@ -15,8 +15,6 @@ import torch
 from measure import Timing, add_options, interleave, start, table, verdict
 from rich.console import Console
 from torch import Tensor, nn
-from torch._dynamo import config as dynamo
-from torch._dynamo.exc import TorchDynamoException
 from workloads import build
 
 import foregrad as fg
@@ -59,14 +57,14 @@ def main() -> None:
     parser.add_argument("--peer", choices=("torch.compile", "none"), default="torch.compile")
     options = parser.parse_args()
     console = start(options)
-    dynamo.trace_autograd_ops = True  # without it torch.compile refuses a backward inside a function
     print_results([measure(name, options, console) for name in options.only], options, console)
 
 
 def measure(name: str, options: argparse.Namespace, console: Console) -> Measured:
-    torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
     compilers = {"foregrad": partial(fg.compile, backend=options.backend)}
     if options.peer != "none":
+        torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
+        torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is refused
         compilers["torch.compile"] = partial(torch.compile, fullgraph=True)
     ways = {"eager": lambda model, inputs: step_of(model, model, inputs)}
     for compiler, compile_ in compilers.items():
@@ -81,7 +79,7 @@ def measure(name: str, options: argparse.Namespace, console: Console) -> Measure
         with console.status(f"{name}: first step of {way}"):
             try:
                 loss, gradients = step()
-            except (TorchDynamoException, fg.ForegradError) as error:
+            except (fg.ForegradError, torch._dynamo.exc.TorchDynamoException) as error:
                 console.print(f"{name}: {way} cannot be compiled: {str(error).splitlines()[0]}")
                 continue
         results = [loss, *gradients, *model.buffers()]

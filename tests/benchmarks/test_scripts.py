@@ -1,0 +1,33 @@
+"""The benchmarks still run, and both say that what they time is right. How long anything takes is not looked at."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.house.source import ROOT
+
+
+def run(script: str, *options: str) -> str:
+    command = [sys.executable, ROOT / "benchmarks" / script, "--rounds", "1", "--peer", "none", "--backend", "eager"]
+    return subprocess.run([*command, *options], check=True, capture_output=True, text=True, timeout=120).stdout
+
+
+def test_a_step_is_timed_and_equals_eager():
+    row = next(line for line in run("step.py", "--only", "mlp-small").splitlines() if "mlp-small" in line)
+    assert "0e+00" in row
+
+
+def test_a_cold_start_is_timed_and_its_figures_are_kept(tmp_path: Path):
+    figures = tmp_path / "cold.json"
+    printed = run("cold.py", "--only", "blocks-1", "--json", str(figures))
+    (step,) = json.loads(figures.read_text())["runs"]
+    assert (step["workload"], step["side"]) == ("blocks-1", "foregrad")
+    assert step["wall"] > 0
+    assert step["cpu"] > 0
+    again = run("cold.py", "--figures", str(figures))
+    assert table(again) == table(printed)
+
+
+def table(text: str) -> list[str]:
+    return [line for line in text.splitlines() if "│" in line]
