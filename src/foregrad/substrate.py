@@ -10,7 +10,9 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.utils.checkpoint
@@ -64,24 +66,30 @@ __all__ = [
     "UnsupportedOperatorException",
     "autocast_disabled",
     "autocast_state",
+    "build_interface",
     "checkpoint_region",
+    "compile_library",
     "compile_with_inductor",
     "current_autograd_node",
     "exclude_keys",
     "fake_mode",
     "inductor_decompositions",
     "inductor_draws_like_eager",
+    "inductor_error",
     "inductor_settings",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
+    "keep_precompiled_headers",
     "lazy_graph_module",
+    "library_runner",
     "neg_view",
     "next_sequence_number",
     "no_dispatch_modes",
     "no_function_modes",
     "no_saved_tensor_hooks",
     "num_function_modes",
-    "quiet_fakes",
+    "probe_instruction_sets",
+    "quiet_torch",
     "run_engine",
     "set_version",
     "trace_decomposed",
@@ -92,6 +100,7 @@ __all__ = [
     "tree_unflatten",
     "under_foreign_control",
     "uninitialized_memory_untouched",
+    "use_compiler",
     "version_of",
 ]
 
@@ -204,12 +213,13 @@ class _NotWhenQuiet(logging.Filter):
         return not getattr(_quiet, "on", False)
 
 
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_NotWhenQuiet())
+for _name in ("torch._subclasses.fake_tensor", "torch._inductor.ir"):
+    logging.getLogger(_name).addFilter(_NotWhenQuiet())
 
 
 @contextmanager
-def quiet_fakes() -> Iterator[None]:
-    """Keep fake tensors from logging an error that is handled."""
+def quiet_torch() -> Iterator[None]:
+    """Keep torch from logging what is handled: an error in fake tensors, an op that a library calls by its name."""
     _quiet.on = True
     try:
         yield
@@ -279,6 +289,104 @@ def compile_with_inductor(
 
     graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
     return compile_fx_inner(graph, inputs, **kind)
+
+
+def inductor_error() -> type[Exception]:
+    """What Inductor raises when it cannot compile a graph."""
+    from torch._inductor.exc import InductorError
+
+    return InductorError
+
+
+def use_compiler(name: str) -> None:
+    """Let Inductor call this compiler, in place of the one that it would look for."""
+    from torch._inductor import config
+
+    config.cpp.cxx = (None, name)
+
+
+def probe_instruction_sets(recall: Callable[[Any, Callable[[], bool]], bool]) -> list[str]:
+    """The vector instructions that Inductor may use, best first; `recall` may know what a trial build would tell."""
+    from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
+
+    def check(isa: Any, code: str) -> bool:
+        return recall(["builds", str(isa), isa.build_arch_flags(), code], lambda: build(isa, code))
+
+    build = VecISA.check_build
+    with patch.object(VecISA, "check_build", check):
+        return [str(isa) for isa in valid_vec_isa_list()]
+
+
+def keep_precompiled_headers(folder: Path, recall: Callable[[Any, Callable[[], str]], str]) -> None:
+    """Keep Inductor's precompiled headers in a folder that lasts; `recall` may know the one that is wanted."""
+    from torch._inductor import codecache
+
+    def precompile(header: str, command: str, **options: Any) -> str:
+        question = [header, command, sorted((k, str(v)) for k, v in options.items())]
+        return recall(question, lambda: make(header, command, **options))
+
+    make = codecache._precompile_header
+    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(folder), str(folder / "locks")
+    codecache._precompile_header = precompile  # type: ignore[assignment]
+
+
+#: What makes libraries quick to build: nothing for debuggers and profilers, no second check of shapes.
+_LIBRARY: dict[str, Any] = {
+    "cpp_wrapper": True,
+    "size_asserts": False,
+    "aot_inductor.enable_line_tables": False,
+    "aot_inductor.enable_frame_pointer": False,
+}
+
+#: The part of the C++ that Inductor writes into each library and that is the same in all of them.
+_MODEL = "torch::aot_inductor", "class AOTInductorModelBase<AOTInductorModel>;"
+
+
+def build_interface(folder: str) -> str:
+    """Compile, in a folder, the object file that all libraries have in common."""
+    from torch._inductor import codegen
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    shared, source = Path(codegen.__file__).parent / "aoti_runtime" / "interface.cpp", Path(folder) / "interface.cpp"
+    source.write_text(f'#include "{shared}"\nnamespace {_MODEL[0]} {{ template {_MODEL[1]} }}\n')
+    with inductor_settings(**_LIBRARY):
+        options = CppTorchDeviceOptions(
+            vec_isa=pick_vec_isa(), device_type="cpu", aot_mode=True, compile_only=True, min_optimize=True
+        )
+        builder = CppBuilder("interface", [str(source)], options, folder)
+        builder.build()
+    return str(builder.get_target_file_path())
+
+
+def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, interface: str, **kind: Any) -> str:
+    """Compile a decomposed graph to a shared library in a folder, with the common part already compiled."""
+    from torch._inductor.codecache import CUDACodeCache
+    from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+    from torch._inductor.virtualized import V
+
+    def declare_interface(wrapper: Any) -> None:
+        wrapper.header.splice(f"namespace {_MODEL[0]} {{ extern template {_MODEL[1]} }}")
+
+    def check_nothing(wrapper: Any) -> None:
+        wrapper.prefix.splice_aot("static void __check_inputs_outputs(AtenTensorHandle*, AtenTensorHandle*) {}")
+
+    outputs = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
+    place = {"aot_inductor.output_path": f"{folder}/", "aot_inductor.model_name_for_generated_files": name}
+    with (
+        patch.object(CppWrapperCpu, "_write_aoti_interface_header", declare_interface),
+        patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", check_nothing),
+        patch.object(CUDACodeCache, "aot_kernels_o", [interface]),  # also for the CPU: what else is linked
+        quiet_torch(),
+        V.set_aot_compilation(True),
+        inductor_settings(**_LIBRARY, **place),
+    ):
+        return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
+
+
+def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Load a library that `compile_library` made."""
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1).run
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from foregrad.substrate import (
     OpOverload,
     UnsupportedOperatorException,
     neg_view,
-    quiet_fakes,
+    quiet_torch,
     uninitialized_memory_untouched,
 )
 
@@ -132,7 +132,7 @@ class GhostTable:
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
         is_unsupported = False
-        with quiet_fakes():
+        with quiet_torch():
             try:
                 with self._fakes, torch.no_grad():
                     return _ask(func, args, kwargs, _fake_like)
