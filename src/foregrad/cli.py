@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import shutil
 from dataclasses import dataclass
 
 import click
@@ -11,10 +10,10 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
+from foregrad.backends import toolchain
 from foregrad.demo import run
 
 TESTED_TORCH = "2.13"
-COMPILERS = ("c++", "g++", "clang++")
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -58,7 +57,7 @@ class Finding:
 
 def examine() -> list[Finding]:
     """What `foregrad doctor` prints, as data."""
-    return [python(), torch_version(), threads(), accelerator(), compiler()]
+    return [python(), torch_version(), threads(), accelerator(), *compilers(), caches()]
 
 
 def python() -> Finding:
@@ -83,12 +82,28 @@ def accelerator() -> Finding:
     return Finding("accelerator", device, False, "foregrad is tested on the CPU only")
 
 
-def compiler() -> Finding:
-    found = next(filter(None, map(shutil.which, COMPILERS)), None)
+def compilers() -> list[Finding]:
+    """The C++ compiler, and what it can build for: found out now if it never was, which takes seconds."""
+    found = toolchain.compiler()
     if found is None:
-        meaning = 'backend="eager" needs none and loses nothing; backends that generate C++ cannot run'
-        return Finding("C++ compiler", "none", False, meaning)
-    return Finding("C++ compiler", found, True, 'not used by backend="eager"')
+        meaning = 'backend="eager" needs none; "inductor" and "aoti" cannot run'
+        return [Finding("C++ compiler", "none", False, meaning)]
+    best = next(iter(toolchain.prepare().instruction_sets), None)
+    meaning = 'used by backend="inductor" and "aoti", not by "eager"'
+    return [
+        Finding("C++ compiler", f"{found}, {toolchain.version_text(found)}", True, meaning),
+        Finding(
+            "vector instructions", best or "none", best is not None, "" if best else "loops run one value at a time"
+        ),
+    ]
+
+
+def caches() -> Finding:
+    folder = toolchain.cache_folder()
+    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
+    size = sum(path.stat().st_size for path in files) / 1e6
+    meaning = "precompiled headers and libraries; FOREGRAD_CACHE_DIR moves it"
+    return Finding("cache", f"{folder}, {size:.0f} MB", True, meaning)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -70,15 +70,10 @@ __all__ = [
     "autocast_disabled",
     "autocast_state",
     "checkpoint_region",
-    "compile_with_inductor",
     "current_autograd_node",
     "default_device_of",
     "exclude_keys",
-    "fake_mode",
     "has_hooks",
-    "inductor_decompositions",
-    "inductor_draws_like_eager",
-    "inductor_settings",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
     "keystr",
@@ -89,10 +84,9 @@ __all__ = [
     "no_function_modes",
     "no_saved_tensor_hooks",
     "num_function_modes",
-    "quiet_fakes",
+    "quiet_torch",
     "run_engine",
     "set_version",
-    "trace_decomposed",
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_leaves",
@@ -217,12 +211,13 @@ class _NotWhenQuiet(logging.Filter):
         return not getattr(_quiet, "on", False)
 
 
-logging.getLogger("torch._subclasses.fake_tensor").addFilter(_NotWhenQuiet())
+for _name in ("torch._subclasses.fake_tensor", "torch._inductor.ir"):
+    logging.getLogger(_name).addFilter(_NotWhenQuiet())
 
 
 @contextmanager
-def quiet_fakes() -> Iterator[None]:
-    """Keep fake tensors from logging an error that is handled."""
+def quiet_torch() -> Iterator[None]:
+    """Keep torch from logging what is handled: an error in fake tensors, an op that a library calls by its name."""
     _quiet.on = True
     try:
         yield
@@ -234,70 +229,6 @@ def default_device_of(func: Any) -> torch.device | None:
     """The device on which a function that makes tensors makes them, if `torch.device` as a context says so."""
     modes = _function_modes() if func in _device_constructors() else ()
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
-
-
-# -- Inductor: imported where it is used, since it takes seconds -------------------------------------------------
-
-
-def fake_mode() -> FakeTensorMode:
-    """A mode for fake tensors of fixed shapes, with what Inductor's own cache asks for."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
-
-
-def trace_decomposed(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], decompositions: dict[Any, Callable[..., Any]]
-) -> fx.GraphModule:
-    """The graph of a function on fake tensors, each op replaced as the table says."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    with torch.no_grad():
-        return make_fx(function, decomposition_table=decompositions)(*inputs)
-
-
-@contextmanager
-def inductor_settings(**settings: Any) -> Iterator[None]:
-    """Inductor's configuration, changed for the time of a block."""
-    from torch._inductor import config
-
-    with config.patch(settings):
-        yield
-
-
-@contextmanager
-def inductor_draws_like_eager() -> Iterator[None]:
-    """Let Inductor draw random numbers by the kernels that eager uses, in the order of the graph.
-
-    Its own form of `bernoulli` writes to a buffer that fused code may already have read.
-    """
-    from torch._inductor.lowering import fallback_handler, lowerings
-
-    func = torch.ops.aten.bernoulli.p
-    before = lowerings[func]
-    lowerings[func] = fallback_handler(func, add_to_fallback_set=False)
-    try:
-        with inductor_settings(fallback_random=True, reorder_for_peak_memory=False):
-            yield
-    finally:
-        lowerings[func] = before
-
-
-def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
-    """What Inductor wants decomposed, under its present settings."""
-    from torch._inductor.decomposition import select_decomp_table
-
-    return select_decomp_table()
-
-
-def compile_with_inductor(
-    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
-) -> Any:
-    """Compile a decomposed graph; the layouts of the outputs at `fixed` are kept. Takes a list, and empties it."""
-    from torch._inductor.compile_fx import compile_fx_inner
-
-    graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
-    return compile_fx_inner(graph, inputs, **kind)
 
 
 @contextmanager

@@ -6,12 +6,13 @@ import os
 import warnings
 from functools import cache
 
+from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.inductor import Inductor
 from foregrad.backends.toolchain import compiler
 
-NAMES = ("eager", "inductor")
+NAMES = ("eager", "inductor", "aoti")
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:
@@ -28,7 +29,9 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
     if name != "eager" and compiler() is None:
         _warn_no_compiler()
         name = "eager"
-    return compile_graph if name == "eager" else Inductor(rng=rng, regions=regions)
+    if name == "eager":
+        return compile_graph
+    return Inductor(rng=rng, regions=regions) if name == "inductor" else AOTI(rng=rng)
 
 
 @cache

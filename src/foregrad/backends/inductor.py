@@ -17,17 +17,14 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as run_op_by_op
+from foregrad.backends.fresh import fresh_results, make_new
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
+from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random, is_view
 from foregrad.regions.regions import Region, Regions, find_regions, whole
-from foregrad.substrate import (
-    OpOverload,
-    compile_with_inductor,
-    inductor_decompositions,
-    inductor_draws_like_eager,
-    set_version,
-)
+from foregrad.substrate import OpOverload
+from foregrad.substrate_inductor import compile_with_inductor, inductor_decompositions, inductor_draws_like_eager
 from foregrad.words.progress import part
 
 Boxed = Callable[[list[Any]], Any]  # empties the list that it is given
@@ -44,13 +41,13 @@ class Inductor:
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
         compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
-        return _Stitched(stitch(found, compiled, name), found, _made_inside(graph))
+        return Stitched(stitch(found, compiled, name), found, fresh_results(graph))
 
     def _compile(self, region: Region, name: str, place: int, found: Regions) -> Runner:
         if not any(n.op == "call_function" and not is_view(n) for n in region.graph.graph.nodes):
             return run_op_by_op(region.graph, name)
         of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
-        with part(f"compile {name}{of}"), self._settings(region.graph):
+        with part(f"compile {name}{of}"), self.settings(region.graph):
             try:
                 return self._compile_graph(region.graph, is_backward=name == "backward")
             except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
@@ -60,6 +57,8 @@ class Inductor:
         return run_op_by_op(region.graph, name)
 
     def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Runner:
+        with part("ask the toolchain"):
+            prepare()
         with part("lower"):
             lowered = lower(graph, inductor_decompositions())
         with part("generate and build code"):
@@ -69,7 +68,8 @@ class Inductor:
         return _unboxed(made.current_callable, lowered.constants)
 
     @contextmanager
-    def _settings(self, graph: fx.GraphModule) -> Iterator[None]:
+    def settings(self, graph: fx.GraphModule) -> Iterator[None]:
+        """The context in which a graph is compiled."""
         draws = any(isinstance(n.target, OpOverload) and is_random(n.target) for n in graph.graph.nodes)
         with warnings.catch_warnings():  # what Inductor uses of torch is not the user's concern
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -77,8 +77,8 @@ class Inductor:
                 yield
 
 
-class _Stitched:
-    """Runs the regions of a graph; what they made themselves is as new, whatever kernel wrote to it."""
+class Stitched:
+    """Runs the regions of a graph."""
 
     def __init__(self, run: Runner, regions: Regions, fresh: tuple[int, ...]) -> None:
         self.run = run
@@ -86,22 +86,7 @@ class _Stitched:
         self._fresh = fresh
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        results = self.run(*inputs)
-        for place in self._fresh:
-            set_version(results[place], 0)
-        return results
-
-
-def _made_inside(graph: fx.GraphModule) -> tuple[int, ...]:
-    """The places of outputs that are no inputs, and no views of these."""
-    results: Any = graph.graph.output_node().args[0]
-    return tuple(p for p, r in enumerate(results) if isinstance(r, fx.Node) and _root(r).op == "call_function")
-
-
-def _root(node: fx.Node) -> fx.Node:
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
+        return make_new(self.run(*inputs), self._fresh)
 
 
 def _tensor_places(lowered: Lowered) -> list[int]:

@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.substrate import FakeTensorMode, fake_mode, lazy_graph_module, trace_decomposed
+from foregrad.substrate import FakeTensorMode, lazy_graph_module
+from foregrad.substrate_inductor import fake_mode, trace_decomposed
 from foregrad.words.spec import Spec
 
 

@@ -1,10 +1,37 @@
-"""The C++ compiler: whether there is one, and what it can do, found out once for each machine."""
+"""The C++ compiler: whether there is one, and what it can do, found out once for each machine.
+
+Inductor asks the compiler many things before it compiles anything: which vector instructions it can build for, whether
+a precompiled header is still good. The answers are kept in a file, one for each compiler, torch and CPU:
+
+    ~/.cache/foregrad/toolchain/3f0c….json       the answers
+    ~/.cache/foregrad/toolchain/3f0c…/           precompiled headers, and the part that all libraries share
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
+import platform
 import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foregrad.substrate_inductor import build_interface, keep_precompiled_headers, probe_instruction_sets, use_compiler
+
+
+def cache_folder() -> Path:
+    """Where foregrad keeps what outlives a process: `FOREGRAD_CACHE_DIR`, else the user's cache folder."""
+    if chosen := os.environ.get("FOREGRAD_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foregrad"
 
 
 @cache
@@ -12,3 +39,122 @@ def compiler() -> str | None:
     """The path of a C++ compiler, or None."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
     return next((path for name in names if (path := shutil.which(name))), None)
+
+
+@cache
+def prepare() -> Toolchain:
+    """Let Inductor know what this machine's toolchain can do: asked once, then read from a file."""
+    path = compiler()
+    if path is None:
+        raise RuntimeError("there is no C++ compiler: install g++, or name one in CXX")
+    toolchain = Toolchain.of(path)
+    use_compiler(os.environ.get("CXX") or Path(path).name)
+    toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
+    toolchain.save()
+    keep_precompiled_headers(toolchain.folder / "headers", toolchain.header)
+    return toolchain
+
+
+@dataclass
+class Toolchain:
+    """A compiler on a machine, and the answers that it gave."""
+
+    identity: dict[str, str]
+    answers: dict[str, Any] = field(default_factory=dict)
+    instruction_sets: list[str] = field(default_factory=list)
+    _is_saved: bool = True
+
+    @classmethod
+    def of(cls, compiler: str) -> Toolchain:
+        made = cls(_identity(compiler))
+        try:
+            made.answers = json.loads(made.file.read_text())["answers"]
+        except (OSError, ValueError, KeyError):
+            made.answers = {}  # never written, or not by us: everything is asked again
+        return made
+
+    @property
+    def folder(self) -> Path:
+        return cache_folder() / "toolchain" / digest(self.identity)
+
+    @property
+    def file(self) -> Path:
+        return self.folder.with_suffix(".json")
+
+    def probe(self, question: Any, ask: Callable[[], bool]) -> bool:
+        """The recorded answer to a question about the compiler, else a new one, which `save` records."""
+        key = digest(question)
+        if key not in self.answers:
+            self.answers[key] = ask()
+            self._is_saved = False
+        return bool(self.answers[key])
+
+    def header(self, question: Any, make: Callable[[], str]) -> str:
+        """The path of a precompiled header, made if it is not there."""
+        key = digest(question)
+        path = self.answers.get(key)
+        if path is None or not any(Path(path + suffix).exists() for suffix in (".gch", ".pch")):
+            self.answers[key] = path = make()
+            self._is_saved = False
+            self.save()
+        return str(path)
+
+    def interface(self) -> str:
+        """The object file that all libraries have in common, compiled if it is not there."""
+        path = self.folder / "interface.o"
+        if not path.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=self.folder) as building:
+                os.replace(build_interface(building), path)
+        return str(path)
+
+    def save(self) -> None:
+        """Write new answers down, unless all are No: then it is the machine that failed, and it may recover."""
+        if not self._is_saved and any(self.answers.values()):
+            self._is_saved = True
+            write_atomically(self.file, json.dumps({**self.identity, "answers": self.answers}, indent=1))
+
+
+def _identity(compiler: str) -> dict[str, str]:
+    """What the answers depend on. Nothing is run for it: a compiler is known by its file."""
+    binary = Path(compiler).resolve()
+    return {
+        "compiler": f"{binary} {_stamp(binary)}",
+        "torch": f"{torch.__version__} {Path(torch.__file__).parent} {_stamp(Path(torch.version.__file__))}",
+        "cpu": _cpu(),
+    }
+
+
+def _stamp(path: Path) -> str:
+    stat = path.stat()
+    return f"{stat.st_size} {stat.st_mtime_ns}"
+
+
+def _cpu() -> str:
+    """The CPU's model and flags."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    wanted = ("model name", "flags", "Features", "CPU part")
+    return "; ".join(line for line in lines if line.startswith(wanted))
+
+
+def version_text(compiler: str) -> str:
+    """The first line of what the compiler says about itself."""
+    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    return said.splitlines()[0] if said else "version unknown"
+
+
+def digest(value: Any) -> str:
+    """A short name for a value made of plain data."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Write a file so that others see all of it or nothing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+    with os.fdopen(handle, "w") as file:
+        file.write(text)
+    os.replace(name, path)

@@ -24,7 +24,7 @@ from foregrad.substrate import (
     OpOverload,
     UnsupportedOperatorException,
     neg_view,
-    quiet_fakes,
+    quiet_torch,
     uninitialized_memory_untouched,
 )
 
@@ -147,7 +147,7 @@ class GhostTable:
         if is_elsewhere and device == META:
             return _ask_meta(func, args, kwargs)
         is_unsupported = False
-        with quiet_fakes():
+        with quiet_torch():
             try:
                 with self._fakes, torch.no_grad():
                     return _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)

@@ -1,0 +1,176 @@
+"""The parts of torch's Inductor that foregrad uses, in one place beside `substrate.py`.
+
+Inductor is imported inside the functions, since that takes seconds. Checked against torch 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import fx
+
+from foregrad.substrate import FakeTensorMode, quiet_torch
+
+
+def fake_mode() -> FakeTensorMode:
+    """A mode for fake tensors of fixed shapes, with what Inductor's own cache asks for."""
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
+
+
+def trace_decomposed(
+    function: Callable[..., Any], inputs: Sequence[torch.Tensor], decompositions: dict[Any, Callable[..., Any]]
+) -> fx.GraphModule:
+    """The graph of a function on fake tensors, each op replaced as the table says."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        return make_fx(function, decomposition_table=decompositions)(*inputs)
+
+
+@contextmanager
+def inductor_settings(**settings: Any) -> Iterator[None]:
+    """Inductor's configuration, changed for the time of a block."""
+    from torch._inductor import config
+
+    with config.patch(settings):
+        yield
+
+
+@contextmanager
+def inductor_draws_like_eager() -> Iterator[None]:
+    """Let Inductor draw random numbers by the kernels that eager uses, in the order of the graph.
+
+    Its own form of `bernoulli` writes to a buffer that fused code may already have read.
+    """
+    from torch._inductor.lowering import fallback_handler, lowerings
+
+    func = torch.ops.aten.bernoulli.p
+    before = lowerings[func]
+    lowerings[func] = fallback_handler(func, add_to_fallback_set=False)
+    try:
+        with inductor_settings(fallback_random=True, reorder_for_peak_memory=False):
+            yield
+    finally:
+        lowerings[func] = before
+
+
+def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
+    """What Inductor wants decomposed, under its present settings."""
+    from torch._inductor.decomposition import select_decomp_table
+
+    return select_decomp_table()
+
+
+def compile_with_inductor(
+    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
+) -> Any:
+    """Compile a decomposed graph; the layouts of the outputs at `fixed` are kept. Takes a list, and empties it."""
+    from torch._inductor.compile_fx import compile_fx_inner
+
+    graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
+    return compile_fx_inner(graph, inputs, **kind)
+
+
+def inductor_error() -> type[Exception]:
+    """What Inductor raises when it cannot compile a graph."""
+    from torch._inductor.exc import InductorError
+
+    return InductorError
+
+
+def use_compiler(name: str) -> None:
+    """Let Inductor call this compiler, in place of the one that it would look for."""
+    from torch._inductor import config
+
+    config.cpp.cxx = (None, name)
+
+
+def probe_instruction_sets(recall: Callable[[Any, Callable[[], bool]], bool]) -> list[str]:
+    """The vector instructions that Inductor may use, best first; `recall` may know what a trial build would tell."""
+    from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
+
+    def check(isa: Any, code: str) -> bool:
+        return recall(["builds", str(isa), isa.build_arch_flags(), code], lambda: build(isa, code))
+
+    build = VecISA.check_build
+    with patch.object(VecISA, "check_build", check):
+        return [str(isa) for isa in valid_vec_isa_list()]
+
+
+def keep_precompiled_headers(folder: Path, recall: Callable[[Any, Callable[[], str]], str]) -> None:
+    """Keep Inductor's precompiled headers in a folder that lasts; `recall` may know the one that is wanted."""
+    from torch._inductor import codecache
+
+    def precompile(header: str, command: str, **options: Any) -> str:
+        question = [header, command, sorted((k, str(v)) for k, v in options.items())]
+        return recall(question, lambda: make(header, command, **options))
+
+    make = codecache._precompile_header
+    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(folder), str(folder / "locks")
+    codecache._precompile_header = precompile  # type: ignore[assignment]
+
+
+#: What makes libraries quick to build: nothing for debuggers and profilers, no second check of shapes.
+_LIBRARY: dict[str, Any] = {
+    "cpp_wrapper": True,
+    "size_asserts": False,
+    "aot_inductor.enable_line_tables": False,
+    "aot_inductor.enable_frame_pointer": False,
+}
+
+#: The part of the C++ that Inductor writes into each library and that is the same in all of them.
+_MODEL = "torch::aot_inductor", "class AOTInductorModelBase<AOTInductorModel>;"
+
+
+def build_interface(folder: str) -> str:
+    """Compile, in a folder, the object file that all libraries have in common."""
+    from torch._inductor import codegen
+    from torch._inductor.cpp_builder import CppBuilder, CppTorchDeviceOptions
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+
+    shared, source = Path(codegen.__file__).parent / "aoti_runtime" / "interface.cpp", Path(folder) / "interface.cpp"
+    source.write_text(f'#include "{shared}"\nnamespace {_MODEL[0]} {{ template {_MODEL[1]} }}\n')
+    with inductor_settings(**_LIBRARY):
+        options = CppTorchDeviceOptions(
+            vec_isa=pick_vec_isa(), device_type="cpu", aot_mode=True, compile_only=True, min_optimize=True
+        )
+        builder = CppBuilder("interface", [str(source)], options, folder)
+        builder.build()
+    return str(builder.get_target_file_path())
+
+
+def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, interface: str, **kind: Any) -> str:
+    """Compile a decomposed graph to a shared library in a folder, with the common part already compiled."""
+    from torch._inductor.codecache import CUDACodeCache
+    from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
+    from torch._inductor.virtualized import V
+
+    def declare_interface(wrapper: Any) -> None:
+        wrapper.header.splice(f"namespace {_MODEL[0]} {{ extern template {_MODEL[1]} }}")
+
+    def check_nothing(wrapper: Any) -> None:
+        wrapper.prefix.splice_aot("static void __check_inputs_outputs(AtenTensorHandle*, AtenTensorHandle*) {}")
+
+    outputs = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
+    place = {"aot_inductor.output_path": f"{folder}/", "aot_inductor.model_name_for_generated_files": name}
+    with (
+        patch.object(CppWrapperCpu, "_write_aoti_interface_header", declare_interface),
+        patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", check_nothing),
+        patch.object(CUDACodeCache, "aot_kernels_o", [interface]),  # also for the CPU: what else is linked
+        quiet_torch(),
+        V.set_aot_compilation(True),
+        inductor_settings(**_LIBRARY, **place),
+    ):
+        return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
+
+
+def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Load a library that `compile_library` made."""
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1).run
