@@ -5,12 +5,13 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from foregrad.capture import Captured, capture_call
+from foregrad.check import Checker, Compared, Verification
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
@@ -65,7 +66,7 @@ class Compiled:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
-            made = self._new_capture(args, kwargs)
+            made = self._new_capture(args, kwargs, self.way)
             self.captures = (*self.captures, made)
             self._calls = (made.call, *self._calls)
         result = made.call(args, kwargs)
@@ -76,19 +77,34 @@ class Compiled:
             )
         return result
 
-    def _new_capture(self, args: Any, kwargs: Any) -> Capture:
+    def _new_capture(self, args: Any, kwargs: Any, way: Way) -> Capture:
         timings = Timings()
-        with watched(timings, self.name, show=self.way.shows_progress):
+        with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
                 captured = self._record(args, kwargs)
             with part("passes"):
-                program = captured.program.apply(self.way.passes)
+                program = captured.program.apply(way.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures])
-            return make_capture(captured, program, args, kwargs, description, reason, self.way, timings)
+            return make_capture(captured, program, args, kwargs, description, reason, way, timings)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self._target, args, kwargs)
+
+    def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
+        """Compare a call with the same ops run one by one on the same data; nothing is written, no generator moves.
+
+        Backward is compared too, on random tangents. Where the two differ by more than rounding explains, the first op
+        that does is named.
+        """
+        checker = Checker(self.way.backend)
+        made = self._new_capture(args, kwargs, replace(self.way, backend=checker))
+        checker.program = made.program
+        try:
+            made.call(args, kwargs)
+        except Compared:
+            return Verification(self.name, tuple(checker.differences), checker.first_op)
+        raise CaptureError(f"{self.name} runs no program on these arguments, so there is nothing to compare.")
 
     @property
     def timings(self) -> Timings:

@@ -17,12 +17,24 @@ from foregrad.capture import Captured, capture_call
 from foregrad.compile import Compiled
 from foregrad.runtime.halves import Way
 
+#: What a compiled module has beside everything that its module has.
+_OF_COMPILED = ("captures", "regions", "timings", "verify")
+
 
 class CompiledForward:
     """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
 
     def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return compiled_of(self)(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        """What a module has by itself comes first."""
+        try:
+            return super().__getattr__(name)  # type: ignore[misc]
+        except AttributeError:
+            if name in _OF_COMPILED:
+                return getattr(compiled_of(self), name)
+            raise
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         compiled = compiled_of(self)

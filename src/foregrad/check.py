@@ -1,0 +1,163 @@
+"""Check: a compiled call against the same ops run one by one, on the same data.
+
+Nothing of the call is left behind: the halves run on its inputs, are compared, and the call ends before it writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.backends.backend import Backend, Runner
+from foregrad.backends.eager import compile_graph
+from foregrad.program.program import Program
+from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys, lazy_graph_module
+
+#: How far two ways to compute may differ, relative to the largest element, before rounding no longer explains it.
+TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-10}
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far a result of the compiled code is from that of the ops one by one."""
+
+    half: str
+    role: str
+    name: str
+    largest: float  # element of the difference
+    relative: float  # to the largest element of the result
+    tolerance: float
+
+    @property
+    def is_explained(self) -> bool:
+        """Whether rounding explains it."""
+        return self.relative <= self.tolerance
+
+
+@dataclass(frozen=True)
+class Verification:
+    """Every result of a call compared; prints as a table."""
+
+    name: str
+    differences: tuple[Difference, ...]
+    first_op: str | None  # the first op whose result differs by more than rounding, with its line
+
+    @property
+    def is_equal(self) -> bool:
+        return all(d.is_explained for d in self.differences)
+
+    def __str__(self) -> str:
+        rows = [("", "result", "largest", "relative", "allowed", "")]
+        for d in self.differences:
+            mark = "" if d.is_explained else "DIFFERS"
+            rows.append(
+                (d.half, f"{d.role} {d.name}", f"{d.largest:.1e}", f"{d.relative:.1e}", f"{d.tolerance:.0e}", mark)
+            )
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
+        verdict = "equal but for rounding" if self.is_equal else f"first op that differs: {self.first_op}"
+        return "\n".join([f"{self.name}: {verdict}", *lines])
+
+
+class Compared(Exception):
+    """Ends a call once its halves have been compared."""
+
+
+@dataclass
+class Checker:
+    """A backend that runs what another one makes beside the ops one by one."""
+
+    backend: Backend
+    halves: dict[str, tuple[fx.GraphModule, Runner]] = field(default_factory=dict)
+    differences: list[Difference] = field(default_factory=list)
+    first_op: str | None = None
+    program: Program | None = None
+
+    def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
+        self.halves[name] = graph, self.backend(graph, name)
+        return self.compare
+
+    def compare(self, *inputs: Any) -> tuple[Any, ...]:
+        """Compare forward on these inputs, then backward on what it saves and on random tangents."""
+        assert self.program is not None
+        halves, signature = self.program.halves, self.program.signature
+        state = torch.get_rng_state()
+        try:
+            results = self._compare("forward", inputs, [signature.outputs[i] for i in halves.outputs])
+            if "backward" in self.halves:
+                values = {"input": inputs, "output": results, "value": results[len(halves.outputs) :]}
+                saved = [values[s.source][s.place] for s in halves.saved]
+                tangents = [_random_like(signature.inputs[i]) for i in halves.tangents]
+                self._compare("backward", [*saved, *tangents], [signature.outputs[i] for i in halves.gradients])
+        finally:
+            torch.set_rng_state(state)
+        raise Compared
+
+    def _compare(self, half: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
+        graph, run = self.halves[half]
+        ours, theirs = _same_draws(run, compile_graph(graph, half), inputs)
+        found = []
+        for output, our, their in zip(outputs, ours, theirs, strict=False):
+            if isinstance(our, torch.Tensor):
+                found.append(Difference(half, output.role, output.name, *_distance(our, their)))
+        self.differences += found
+        if self.first_op is None and not all(d.is_explained for d in found):
+            self.first_op = self._find_first(graph, half, inputs)
+        return theirs
+
+    def _find_first(self, graph: fx.GraphModule, half: str, inputs: Sequence[Any]) -> str:
+        """Compile the half once more with every value as a result, and look for the first that differs."""
+        nodes, every = _every_value(graph)
+        ours, theirs = _same_draws(self.backend(every, half), compile_graph(every, half), inputs)
+        for node, our, their in zip(nodes, ours, theirs, strict=True):
+            largest, relative, tolerance = _distance(our, their)
+            if relative > tolerance:
+                origin = node.meta.get("origin")
+                line = f" at {origin.file}:{origin.line}" if origin is not None and origin.file else ""
+                return f"{node.name} = {node.target} ({half}), off by {largest:.1e}{line}"
+        return f"none by itself: {half} differs only where ops are fused"
+
+
+def _same_draws(run: Runner, reference: Runner, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+    """Both results, each from the same state of the generator."""
+    state = torch.get_rng_state()
+    with exclude_keys(BELOW_AUTOGRAD), torch.no_grad():
+        ours = run(*inputs)
+        torch.set_rng_state(state)
+        return tuple(ours), reference(*inputs)
+
+
+def _every_value(graph: fx.GraphModule) -> tuple[list[fx.Node], fx.GraphModule]:
+    copied = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in graph.graph.nodes:
+        if node.op != "output":
+            copies[node] = copied.node_copy(node, copies.__getitem__)
+    nodes = [n for n in copies if n.op == "call_function" and n.meta.get("spec") is not None]
+    copied.output(tuple(copies[n] for n in nodes))
+    constants = {str(n.target): getattr(graph, str(n.target)) for n in copies if n.op == "get_attr"}
+    return nodes, lazy_graph_module(constants, copied, "EveryValue")
+
+
+def _distance(our: torch.Tensor, their: torch.Tensor) -> tuple[float, float, float]:
+    """The largest difference, the same relative to the largest element, and how much of it rounding explains."""
+    tolerance = TOLERANCES.get(torch.empty((), dtype=their.dtype).abs().dtype, 0.0)
+    same_kind = our.shape == their.shape and our.dtype == their.dtype
+    if not same_kind or not torch.equal(our.isnan(), their.isnan()):
+        return float("inf"), float("inf"), tolerance
+    wide = torch.complex128 if their.is_complex() else torch.float64
+    gap = (our.to(wide) - their.to(wide)).abs().nan_to_num(0.0)
+    finite = their.to(wide).abs()[their.isfinite()]
+    scale = float(finite.max()) if finite.numel() else 0.0
+    largest = float(gap.max()) if gap.numel() else 0.0
+    return largest, largest / scale if scale else largest, tolerance
+
+
+def _random_like(tangent: Any) -> torch.Tensor:
+    spec = tangent.spec
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+    return made.copy_(torch.randn(spec.shape, dtype=spec.dtype if spec.dtype.is_floating_point else torch.float32))
