@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import threading
 import warnings
@@ -25,10 +26,13 @@ from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.fresh import fresh_results, make_new
 from foregrad.backends.inductor import Inductor
 from foregrad.backends.lower import lower
-from foregrad.backends.toolchain import cache_folder, digest, prepare
+from foregrad.backends.toolchain import digest, prepare
 from foregrad.substrate_inductor import compile_library, inductor_decompositions, inductor_error, library_runner
 
 _one_at_a_time = threading.Lock()
+
+#: The linker's own digest of a library, in a note of that name.
+_BUILD_ID = re.compile(rb"(?<=\x14\0\0\0\x03\0\0\0GNU\0).{20}", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -48,11 +52,12 @@ class AOTI:
             return Inductor(rng=self.rng)(graph, name)
 
     def _compile(self, graph: fx.GraphModule, name: str) -> Runner:
-        interface = prepare().interface()
+        toolchain = prepare()
+        interface = toolchain.interface()
         with Inductor(rng=self.rng).settings(graph):
             lowered = lower(graph, inductor_decompositions())
             places = _return_each_once(lowered.graph.graph)
-            home = cache_folder() / "libraries"
+            home = toolchain.folder / "libraries"
             home.mkdir(parents=True, exist_ok=True)
             with TemporaryDirectory(dir=home) as folder:
                 made = compile_library(
@@ -99,14 +104,19 @@ def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:
 
 
 def _move_into_place(made: Path, home: Path) -> Path:
-    """Give a finished library, and the list of ops that it calls, its final name: one rename, so never a half."""
+    """Give a finished library, and the list of ops that it calls, its final name: one rename, so never a half.
+
+    The name is that of the content, without the folder where it was made, so that the same graph is the same library.
+    """
     kept = made.parent / "library"
     kept.mkdir()
+    name = hashlib.sha256()
     for suffix in (".so", ".json"):
         if (file := made.with_suffix(suffix)).exists():
+            content = file.read_bytes().replace(str(made.parent).encode(), b"")
+            name.update(_BUILD_ID.sub(b"", content))
             file.rename(kept / f"graph{suffix}")
-    content = b"".join(file.read_bytes() for file in sorted(kept.iterdir()))
-    final = home / hashlib.sha256(content).hexdigest()[:32]
+    final = home / name.hexdigest()[:32]
     try:
         os.rename(kept, final)
     except OSError:  # another process was first

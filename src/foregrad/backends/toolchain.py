@@ -4,7 +4,7 @@ Inductor asks the compiler many things before it compiles anything: which vector
 a precompiled header is still good. The answers are kept in a file, one for each compiler, torch and CPU:
 
     ~/.cache/foregrad/toolchain/3f0c….json       the answers
-    ~/.cache/foregrad/toolchain/3f0c…/           precompiled headers, and the part that all libraries share
+    ~/.cache/foregrad/toolchain/3f0c…/           precompiled headers; libraries, and the part that all of these share
 """
 
 from __future__ import annotations
