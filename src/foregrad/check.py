@@ -17,8 +17,9 @@ from foregrad.backends.eager import compile_graph
 from foregrad.program.program import Program
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys, lazy_graph_module
 
-#: How far two ways to compute may differ, relative to the largest element, before rounding no longer explains it.
-TOLERANCES = {torch.float16: 4e-3, torch.bfloat16: 3e-2, torch.float32: 1e-4, torch.float64: 1e-10}
+#: Rounding explains a difference of this many units in the last place of a result's largest element, and as many times
+#: what the result changes by when every input changes by one: sums that cancel lose digits whoever computes them.
+_UNITS = 64
 
 
 @dataclass(frozen=True)
@@ -29,13 +30,11 @@ class Difference:
     role: str
     name: str
     largest: float  # element of the difference
-    relative: float  # to the largest element of the result
-    tolerance: float
+    allowed: float  # what rounding explains of it
 
     @property
     def is_explained(self) -> bool:
-        """Whether rounding explains it."""
-        return self.relative <= self.tolerance
+        return self.largest <= self.allowed
 
 
 @dataclass(frozen=True)
@@ -51,12 +50,10 @@ class Verification:
         return all(d.is_explained for d in self.differences)
 
     def __str__(self) -> str:
-        rows = [("", "result", "largest", "relative", "allowed", "")]
+        rows = [("", "result", "difference", "rounding explains", "")]
         for d in self.differences:
             mark = "" if d.is_explained else "DIFFERS"
-            rows.append(
-                (d.half, f"{d.role} {d.name}", f"{d.largest:.1e}", f"{d.relative:.1e}", f"{d.tolerance:.0e}", mark)
-            )
+            rows.append((d.half, f"{d.role} {d.name}", f"{d.largest:.1e}", f"{d.allowed:.1e}", mark))
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
         verdict = "equal but for rounding" if self.is_equal else f"first op that differs: {self.first_op}"
@@ -99,11 +96,11 @@ class Checker:
 
     def _compare(self, half: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
         graph, run = self.halves[half]
-        ours, theirs = _same_draws(run, compile_graph(graph, half), inputs)
+        ours, theirs, moved = _run_all(run, compile_graph(graph, half), inputs)
         found = []
-        for output, our, their in zip(outputs, ours, theirs, strict=False):
-            if isinstance(our, torch.Tensor):
-                found.append(Difference(half, output.role, output.name, *_distance(our, their)))
+        for output, *values in zip(outputs, ours, theirs, moved, strict=False):
+            if isinstance(values[0], torch.Tensor):
+                found.append(Difference(half, output.role, output.name, *_distance(*values)))
         self.differences += found
         if self.first_op is None and not all(d.is_explained for d in found):
             self.first_op = self._find_first(graph, half, inputs)
@@ -112,23 +109,34 @@ class Checker:
     def _find_first(self, graph: fx.GraphModule, half: str, inputs: Sequence[Any]) -> str:
         """Compile the half once more with every value as a result, and look for the first that differs."""
         nodes, every = _every_value(graph)
-        ours, theirs = _same_draws(self.backend(every, half), compile_graph(every, half), inputs)
-        for node, our, their in zip(nodes, ours, theirs, strict=True):
-            largest, relative, tolerance = _distance(our, their)
-            if relative > tolerance:
+        runs = _run_all(self.backend(every, half), compile_graph(every, half), inputs)
+        for node, *values in zip(nodes, *runs, strict=True):
+            largest, allowed = _distance(*values)
+            if largest > allowed:
                 origin = node.meta.get("origin")
                 line = f" at {origin.file}:{origin.line}" if origin is not None and origin.file else ""
                 return f"{node.name} = {node.target} ({half}), off by {largest:.1e}{line}"
         return f"none by itself: {half} differs only where ops are fused"
 
 
-def _same_draws(run: Runner, reference: Runner, inputs: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Both results, each from the same state of the generator."""
+def _run_all(run: Runner, reference: Runner, inputs: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """The results of both, and of the reference on inputs that are off by rounding, with the same random numbers."""
     state = torch.get_rng_state()
+    results = []
     with exclude_keys(BELOW_AUTOGRAD), torch.no_grad():
-        ours = run(*inputs)
-        torch.set_rng_state(state)
-        return tuple(ours), reference(*inputs)
+        moved = [_moved(value) for value in inputs]
+        for function, given in ((run, inputs), (reference, inputs), (reference, moved)):
+            torch.set_rng_state(state)
+            results.append(tuple(function(*given)))
+    return results
+
+
+def _moved(value: Any) -> Any:
+    """A tensor with each element off by one unit in its last place."""
+    if not isinstance(value, torch.Tensor) or not (value.is_floating_point() or value.is_complex()):
+        return value
+    signs = torch.randint(0, 2, value.shape, device=value.device).mul_(2).sub_(1)
+    return torch.empty_like(value).copy_(value * (1 + signs * torch.finfo(value.dtype).eps))
 
 
 def _every_value(graph: fx.GraphModule) -> tuple[list[fx.Node], fx.GraphModule]:
@@ -143,18 +151,23 @@ def _every_value(graph: fx.GraphModule) -> tuple[list[fx.Node], fx.GraphModule]:
     return nodes, lazy_graph_module(constants, copied, "EveryValue")
 
 
-def _distance(our: torch.Tensor, their: torch.Tensor) -> tuple[float, float, float]:
-    """The largest difference, the same relative to the largest element, and how much of it rounding explains."""
-    tolerance = TOLERANCES.get(torch.empty((), dtype=their.dtype).abs().dtype, 0.0)
+def _distance(our: torch.Tensor, their: torch.Tensor, moved: torch.Tensor) -> tuple[float, float]:
+    """The largest difference, and how much of it rounding explains."""
     same_kind = our.shape == their.shape and our.dtype == their.dtype
     if not same_kind or not torch.equal(our.isnan(), their.isnan()):
-        return float("inf"), float("inf"), tolerance
-    wide = torch.complex128 if their.is_complex() else torch.float64
-    gap = (our.to(wide) - their.to(wide)).abs().nan_to_num(0.0)
-    finite = their.to(wide).abs()[their.isfinite()]
-    scale = float(finite.max()) if finite.numel() else 0.0
-    largest = float(gap.max()) if gap.numel() else 0.0
-    return largest, largest / scale if scale else largest, tolerance
+        return float("inf"), 0.0
+    if not (their.is_floating_point() or their.is_complex()):
+        return _largest(our, their), 0.0
+    scale = _largest(their, torch.zeros_like(their))
+    return _largest(our, their), _UNITS * (torch.finfo(their.dtype).eps * scale + _largest(moved, their))
+
+
+def _largest(a: torch.Tensor, b: torch.Tensor) -> float:
+    """The largest finite element of a difference."""
+    wide = torch.complex128 if a.is_complex() else torch.float64
+    gap = (a.to(wide) - b.to(wide)).abs()
+    gap = gap[gap.isfinite()]
+    return float(gap.max()) if gap.numel() else 0.0
 
 
 def _random_like(tangent: Any) -> torch.Tensor:

@@ -405,3 +405,7 @@ def test_AG_12_what_is_saved_makes_no_reference_cycle(f):
         assert [ref() for ref in refs] == [None] * len(refs)
     finally:
         gc.enable()
+
+
+def test_AG_1_a_complex_number_that_backward_conjugates():
+    assert_same(lambda x: (torch.view_as_complex(x) * 1j).abs(), lambda: (leaf(3, 2),))

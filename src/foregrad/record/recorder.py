@@ -171,7 +171,7 @@ class Recorder(TorchDispatchMode):
         op_args = tuple([self._encode(a, key, given) for a in args])
         op_kwargs = {k: self._encode(v, key, given) for k, v in kwargs.items()} if kwargs else kwargs
         key.extend(kwargs)
-        if kind.is_view:
+        if kind.is_view and given:  # not one of a Python number
             return self._view(func, args, kwargs, op_args, op_kwargs)
         if kind.changes_metadata:
             func, args, op_args = self._without_storages(func, args, op_args)

@@ -1,0 +1,157 @@
+"""Graphs compiled with Inductor: values to rounding, draws as eager's, regions, warnings, times."""
+
+import logging
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import foregrad as fg
+from benchmarks.models import ResidualStack
+from foregrad.backends import choose, inductor
+
+needs_compiler = pytest.mark.skipif(choose.compiler() is None, reason="there is no C++ compiler")
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.norm, self.drop, self.down = (
+            nn.Linear(8, 16),
+            nn.BatchNorm1d(16),
+            nn.Dropout(0.5),
+            nn.Linear(16, 2),
+        )
+
+    def forward(self, x):
+        return self.down(self.drop(torch.nn.functional.gelu(self.norm(self.up(x)))))
+
+
+@pytest.fixture(scope="module")
+def trained():
+    """A net and its compiled twin after two steps from one seed."""
+    torch.manual_seed(0)
+    ours, theirs = Net(), Net()
+    theirs.load_state_dict(ours.state_dict())
+    compiled = fg.compile(ours, backend="inductor", progress=False)
+    x = torch.randn(6, 8)
+    for net in (compiled, theirs):
+        torch.manual_seed(1)
+        for _ in range(2):
+            net.zero_grad()
+            net(x).square().sum().backward()
+    return compiled, theirs, x
+
+
+@needs_compiler
+def test_gradients_buffers_and_draws_are_those_of_eager(trained):
+    compiled, theirs, _ = trained
+    for (name, ours), reference in zip(compiled.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, reference.grad, msg=name)
+    for (name, ours), reference in zip(compiled.named_buffers(), theirs.buffers(), strict=True):
+        torch.testing.assert_close(ours, reference, msg=name)
+
+
+@needs_compiler
+def test_times_of_the_parts(trained):
+    compiled, _, _ = trained
+    timings = compiled.timings
+    assert timings["record"] > 0
+    assert 0 < timings["compile forward"] <= timings.seconds
+    assert "compile backward" in str(timings)
+    with pytest.raises(KeyError):
+        timings["bake"]
+
+
+@needs_compiler
+def test_a_call_verifies_itself_and_leaves_nothing(trained):
+    compiled, _, x = trained
+    before, state = {k: v.clone() for k, v in compiled.state_dict().items()}, torch.get_rng_state()
+    captures = compiled.captures
+    report = compiled.verify(x)
+    assert report.is_equal
+    assert {d.half for d in report.differences} == {"forward", "backward"}
+    assert {"write norm.running_mean", "grad up.weight"} <= {f"{d.role} {d.name}" for d in report.differences}
+    assert all(torch.equal(before[k], v) for k, v in compiled.state_dict().items())
+    assert torch.equal(state, torch.get_rng_state())
+    assert compiled.captures is captures
+
+
+@needs_compiler
+def test_the_blocks_of_a_stack_are_compiled_once():
+    torch.manual_seed(0)
+    stack, x = ResidualStack(6, width=8), torch.randn(4, 8)
+    compiled = fg.compile(stack, backend="inductor", progress=False)
+    loss = compiled(x)
+    torch.testing.assert_close(loss, stack(x))
+    forward = compiled.regions[0]
+    assert (forward.distinct[0].label, forward.distinct[0].count) == ("blocks.*", 6)
+    assert "blocks.*" in str(forward)
+
+
+def test_what_the_backend_got_wrong_is_named():
+    def wrong(graph, name):
+        run = choose.compile_graph(graph, name)
+        return lambda *inputs: tuple(r * 1.01 if place == 0 else r for place, r in enumerate(run(*inputs)))
+
+    def f(x, w):
+        return (x @ w).relu()
+
+    report = fg.compile(f, backend=wrong).verify(torch.randn(3, 3), torch.randn(3, 3, requires_grad=True))
+    assert not report.is_equal
+    assert "first op that differs: mm" in str(report)
+    assert "test_inductor.py" in report.first_op
+
+
+def test_what_cannot_be_compiled_runs_op_by_op(monkeypatch):
+    def fails(*args, **kwargs):
+        raise NotImplementedError("no such thing\nand more")
+
+    monkeypatch.setattr(inductor, "lower", fails)
+    monkeypatch.setattr(inductor, "prepare", lambda: None)
+    with pytest.warns(UserWarning, match="forward, which runs op by op: NotImplementedError: no such thing$"):
+        result = fg.compile(lambda x: x.sin() + 1, backend=inductor.Inductor())(torch.ones(2))
+    assert torch.equal(result, torch.ones(2).sin() + 1)
+
+
+def test_without_a_compiler_the_ops_run_one_by_one_and_it_is_said_once(monkeypatch):
+    monkeypatch.setattr(choose, "compiler", lambda: None)
+    choose._warn_no_compiler.cache_clear()
+    with pytest.warns(UserWarning, match="no C\\+\\+ compiler"):
+        assert choose.choose("inductor") is choose.compile_graph
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose.choose(None) is choose.compile_graph
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [({"backend": "fast"}, "no backend 'fast'"), ({"rng": "true"}, "rng is"), ({"regions": "all"}, "regions is")],
+)
+def test_options_that_do_not_exist(options, says):
+    with pytest.raises(ValueError, match=says):
+        fg.compile(torch.sin, **options)
+
+
+def test_parts_are_log_lines_where_there_is_no_terminal(caplog):
+    with caplog.at_level(logging.INFO, logger="foregrad"):
+        fg.compile(torch.sin, backend="eager")(torch.ones(2))
+        assert any("record took" in line for line in caplog.messages)
+        caplog.clear()
+        fg.compile(torch.sin, backend="eager", progress=False)(torch.ones(2))
+    assert not caplog.messages
+
+
+def test_a_name_of_the_module_comes_before_ours():
+    class Own(nn.Module):
+        verify = "mine"
+
+        def forward(self, x):
+            return x + 1
+
+    compiled = fg.compile(Own(), backend="eager")
+    assert compiled.verify == "mine"
+    assert compiled.captures == ()
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = compiled.nothing
