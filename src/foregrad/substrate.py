@@ -85,6 +85,7 @@ __all__ = [
     "no_saved_tensor_hooks",
     "num_function_modes",
     "quiet_torch",
+    "reset_versions",
     "run_engine",
     "set_version",
     "tree_flatten",
@@ -149,6 +150,12 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of a tensor, if it has one: inference tensors have none."""
     if not tensor.is_inference():
         _set_version_counters((tensor,), (version,))
+
+
+def reset_versions(tensors: Sequence[torch.Tensor]) -> None:
+    """Set version counters to 0; inference tensors have none."""
+    if tensors and not tensors[0].is_inference():
+        _set_version_counters(tuple(tensors), (0,) * len(tensors))
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

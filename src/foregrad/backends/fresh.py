@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx
 
 from foregrad.program.clean import is_view
-from foregrad.substrate import set_version
+from foregrad.substrate import reset_versions
 
 
 def fresh_results(graph: fx.GraphModule) -> tuple[int, ...]:
@@ -17,8 +17,8 @@ def fresh_results(graph: fx.GraphModule) -> tuple[int, ...]:
 
 
 def make_new(results: tuple[Any, ...], places: tuple[int, ...]) -> tuple[Any, ...]:
-    for place in places:
-        set_version(results[place], 0)
+    """Set the counters of the results at these places back."""
+    reset_versions([results[place] for place in places])
     return results
 
 

@@ -12,7 +12,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
@@ -41,11 +40,11 @@ class Inductor:
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
         compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
-        return Stitched(stitch(found, compiled, name), found, fresh_results(graph))
+        return Stitched(stitch(found, compiled, name, boxed=True), found, fresh_results(graph))
 
-    def _compile(self, region: Region, name: str, place: int, found: Regions) -> Runner:
+    def _compile(self, region: Region, name: str, place: int, found: Regions) -> Boxed:
         if not any(n.op == "call_function" and not is_view(n) for n in region.graph.graph.nodes):
-            return run_op_by_op(region.graph, name)
+            return _boxed(run_op_by_op(region.graph, name))
         of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
         with part(f"compile {name}{of}"), self.settings(region.graph):
             try:
@@ -54,9 +53,9 @@ class Inductor:
                 warnings.warn(
                     f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}", stacklevel=2
                 )
-        return run_op_by_op(region.graph, name)
+        return _boxed(run_op_by_op(region.graph, name))
 
-    def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Runner:
+    def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Boxed:
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
@@ -65,7 +64,8 @@ class Inductor:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
-        return _unboxed(made.current_callable, lowered.constants)
+        boxed: Boxed = made.current_callable
+        return boxed
 
     @contextmanager
     def settings(self, graph: fx.GraphModule) -> Iterator[None]:
@@ -94,10 +94,8 @@ def _tensor_places(lowered: Lowered) -> list[int]:
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
 
 
-def _unboxed(boxed: Boxed, constants: tuple[torch.Tensor, ...]) -> Runner:
-    if constants:
-        return lambda *inputs: boxed([*inputs, *constants])
-    return lambda *inputs: boxed([*inputs])
+def _boxed(run: Runner) -> Boxed:
+    return lambda inputs: run(*inputs)
 
 
 def _first_line(error: Exception) -> str:

@@ -15,8 +15,13 @@ from foregrad.backends.eager import Names, load_source
 from foregrad.regions.regions import Regions
 
 
-def stitch(regions: Regions, callables: Sequence[Callable[..., Any]], name: str) -> Callable[..., tuple[Any, ...]]:
-    """A function of the graph's inputs that calls the regions in order, and drops each value after its last use."""
+def stitch(
+    regions: Regions, callables: Sequence[Callable[..., Any]], name: str, *, boxed: bool = False
+) -> Callable[..., tuple[Any, ...]]:
+    """A function of the graph's inputs that calls the regions in order, and drops each value after its last use.
+
+    Boxed regions take one list, and empty it.
+    """
     values = {*regions.inputs, *regions.constants, *(v for call in regions.calls for v in call.outputs)}
     names = Names(values | {name})
     names.namespace.update(regions.constants)
@@ -27,7 +32,8 @@ def stitch(regions: Regions, callables: Sequence[Callable[..., Any]], name: str)
         dead = [v for v in dict.fromkeys((*call.inputs, *call.outputs)) if v not in kept]
         kept.update(dead)
         given = "".join(f"{v}, " for v in call.outputs)
-        line = f"{functions[call.region]}({', '.join(call.inputs)})"
+        given_to = ", ".join(call.inputs)
+        line = f"{functions[call.region]}([{given_to}])" if boxed else f"{functions[call.region]}({given_to})"
         line = f"{given}= {line}" if given else line
         lines.append(line + (f"; del {', '.join(dead)}" if dead else ""))
     lines.reverse()
