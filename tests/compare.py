@@ -58,6 +58,11 @@ _ROUNDING = {torch.float16: 2e-3, torch.bfloat16: 2e-2, torch.float32: 2e-5, tor
 _WITH_ROUNDING = (*_ROUNDING, torch.complex64, torch.complex128)
 
 
+def only_with_eager(reason: str) -> Any:
+    """Marks a test that holds for `backend="eager"` only."""
+    return pytest.mark.skipif(BACKEND != "eager", reason=reason)
+
+
 def compiled(target: Any, **options: Any) -> Any:
     return fg.compile(target, backend=BACKEND, **options)
 

@@ -84,6 +84,7 @@ __all__ = [
     "no_function_modes",
     "no_saved_tensor_hooks",
     "num_function_modes",
+    "ops_are_transformed",
     "quiet_torch",
     "reset_versions",
     "run_engine",
@@ -130,6 +131,13 @@ def under_foreign_control() -> bool:
         or num_function_modes()
         or _forward_ad._current_level >= 0
     )
+
+
+def ops_are_transformed() -> bool:
+    """Whether each op is batched or cast on its way to its kernel."""
+    level = torch._C._vmapmode_increment_nesting()  # of `is_grads_batched`; the only way to ask
+    torch._C._vmapmode_decrement_nesting()
+    return bool(level > 1 or _transforms_active() or torch.is_autocast_enabled("cpu"))
 
 
 def lazy_graph_module(constants: dict[str, torch.Tensor], graph: fx.Graph, name: str) -> fx.GraphModule:

@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, leaf, location
+from tests.compare import assert_same, compiled, leaf, location, only_with_eager
 
 
 def branch(x):
@@ -377,6 +377,7 @@ def test_one_compiled_function_called_first_from_eight_threads():
     assert all(torch.equal(grads[number - 1], gradient(f, number)) for number in range(1, 9))
 
 
+@only_with_eager("bitwise")
 def test_one_signature_from_eight_threads():
     def f(x):
         return x.sin().exp()
@@ -395,6 +396,7 @@ def test_capture_in_one_thread_does_not_disturb_eager_in_others():
     assert all(in_threads(work))
 
 
+@only_with_eager("bitwise")
 def test_backward_in_another_thread():
     f, x = compiled(lambda x: x.sin()), leaf(3)
     out = f(x).sum()

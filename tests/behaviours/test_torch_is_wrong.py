@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, grads_of, leaf, refused, same_as_eager
+from tests.compare import assert_same, compiled, grads_of, leaf, only_with_eager, refused, same_as_eager
 
 
 def non_leaf(*shape):
@@ -326,6 +326,7 @@ def test_X6_a_tuple_comes_back_as_a_tuple():
     assert type(compiled(lambda x: (x * 1, x * 2))(torch.ones(2))) is tuple
 
 
+@only_with_eager("bitwise")
 def test_X6_programs_captured_at_the_same_time_in_several_threads():
     start = threading.Barrier(8)
 

@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 import shutil
-import threading
 import warnings
 from dataclasses import dataclass
 from functools import cache
@@ -23,13 +22,11 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as eager
-from foregrad.backends.fresh import fresh_results, make_new
-from foregrad.backends.inductor import Inductor
+from foregrad.backends.guarded import Guarded, can_compile
+from foregrad.backends.inductor import Inductor, one_at_a_time
 from foregrad.backends.lower import lower
 from foregrad.backends.toolchain import digest, prepare
 from foregrad.substrate_inductor import compile_library, inductor_decompositions, inductor_error, library_runner
-
-_one_at_a_time = threading.Lock()
 
 #: The linker's own digest of a library, in a note of that name.
 _BUILD_ID = re.compile(rb"(?<=\x14\0\0\0\x03\0\0\0GNU\0).{20}", re.DOTALL)
@@ -42,11 +39,11 @@ class AOTI:
     rng: str = "eager"
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
-        if not any(n.op == "call_function" for n in graph.graph.nodes):
+        if not can_compile(graph):
             return eager(graph, name)
         try:
-            with _one_at_a_time:
-                return self._compile(graph, name)
+            with one_at_a_time:
+                return Guarded(self._compile(graph, name), graph, name)
         except inductor_error() as error:
             _warn_refused(str(error).strip().splitlines()[0])
             return Inductor(rng=self.rng)(graph, name)
@@ -69,27 +66,23 @@ class AOTI:
                     is_backward=name == "backward",
                 )
                 library = _move_into_place(Path(made), home)
-        return Library(library, places, lowered.constants, fresh_results(graph))
+        return Library(library, places, lowered.constants)
 
 
 class Library:
     """A loaded library: takes the graph's inputs and returns its outputs."""
 
-    def __init__(
-        self, library: Path, places: tuple[int | None, ...], constants: tuple[torch.Tensor, ...], fresh: tuple[int, ...]
-    ) -> None:
+    def __init__(self, library: Path, places: tuple[int | None, ...], constants: tuple[torch.Tensor, ...]) -> None:
         self.library = library
         self._run = library_runner(str(library))
         self._places = places
         self._constants = constants
-        self._fresh = fresh
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
         given = [*inputs, *self._constants]
         values = self._run(given)
         values += given
-        results = tuple([None if place is None else values[place] for place in self._places])
-        return make_new(results, self._fresh)
+        return tuple([None if place is None else values[place] for place in self._places])
 
 
 def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:

@@ -99,7 +99,7 @@ def _call(node: fx.Node, names: Names) -> str:
     if node.target is operator.getitem:
         return f"{_text(node.args[0], names)}[{node.args[1]}]"
     function: Any = node.target
-    if function in _ASKS_GRAD_MODE:
+    if function in ASKS_GRAD_MODE:
         function = _in_grad_mode(function, bool(node.meta.get("grad_enabled", True)))
     elif isinstance(function, OpOverload):
         function = fast_function(function, _pattern(node)) or function
@@ -109,7 +109,7 @@ def _call(node: fx.Node, names: Names) -> str:
 
 
 #: Ops whose kernel computes otherwise when gradients are off, as they are inside an autograd function.
-_ASKS_GRAD_MODE = {torch.ops.aten.mkldnn_rnn_layer.default}
+ASKS_GRAD_MODE = {torch.ops.aten.mkldnn_rnn_layer.default}
 
 
 @cache

@@ -6,6 +6,7 @@ in a model and not with its depth.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -16,15 +17,18 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.fresh import fresh_results, make_new
+from foregrad.backends.guarded import Guarded, can_compile
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
-from foregrad.program.clean import is_random, is_view
+from foregrad.program.clean import is_random
 from foregrad.regions.regions import Region, Regions, find_regions, whole
-from foregrad.substrate import OpOverload
+from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import compile_with_inductor, inductor_decompositions, inductor_draws_like_eager
 from foregrad.words.progress import part
+
+#: Inductor keeps what it is doing in global variables.
+one_at_a_time = threading.RLock()
 
 Boxed = Callable[[list[Any]], Any]  # empties the list that it is given
 
@@ -40,19 +44,18 @@ class Inductor:
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
         compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
-        return Stitched(stitch(found, compiled, name, boxed=True), found, fresh_results(graph))
+        return Guarded(stitch(found, compiled, name, boxed=True), graph, name, found)
 
     def _compile(self, region: Region, name: str, place: int, found: Regions) -> Boxed:
-        if not any(n.op == "call_function" and not is_view(n) for n in region.graph.graph.nodes):
+        if not can_compile(region.graph):
             return _boxed(run_op_by_op(region.graph, name))
         of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
-        with part(f"compile {name}{of}"), self.settings(region.graph):
-            try:
+        try:
+            with part(f"compile {name}{of}"), one_at_a_time, self.settings(region.graph):
                 return self._compile_graph(region.graph, is_backward=name == "backward")
-            except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
-                warnings.warn(
-                    f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}", stacklevel=2
-                )
+        except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
+            what = f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}"
+            warnings.warn(what, stacklevel=2)
         return _boxed(run_op_by_op(region.graph, name))
 
     def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Boxed:
@@ -71,22 +74,10 @@ class Inductor:
     def settings(self, graph: fx.GraphModule) -> Iterator[None]:
         """The context in which a graph is compiled."""
         draws = any(isinstance(n.target, OpOverload) and is_random(n.target) for n in graph.graph.nodes)
-        with warnings.catch_warnings():  # what Inductor uses of torch is not the user's concern
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with warnings.catch_warnings(), autocast_disabled():  # what Inductor uses of torch is not the user's concern
+            warnings.simplefilter("ignore")
             with inductor_draws_like_eager() if self.rng == "eager" and draws else nullcontext():
                 yield
-
-
-class Stitched:
-    """Runs the regions of a graph."""
-
-    def __init__(self, run: Runner, regions: Regions, fresh: tuple[int, ...]) -> None:
-        self.run = run
-        self.regions = regions
-        self._fresh = fresh
-
-    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        return make_new(self.run(*inputs), self._fresh)
 
 
 def _tensor_places(lowered: Lowered) -> list[int]:

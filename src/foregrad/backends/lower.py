@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.substrate import FakeTensorMode, lazy_graph_module
+from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode, trace_decomposed
 from foregrad.words.spec import Spec
 
@@ -34,7 +34,15 @@ def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]])
         inputs = [_empty(n.meta["spec"]) for n in module.graph.nodes if n.op == "placeholder"]
         graph = trace_decomposed(module, inputs, decompositions)
     _keep_layouts(module.graph, graph.graph, mode)
+    _check_pure(graph.graph)
     return Lowered(graph, inputs, constants)
+
+
+def _check_pure(graph: fx.Graph) -> None:
+    """A compiler may move a write before a read: leave a graph in which a decomposition writes to someone else."""
+    for node in graph.nodes:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+            raise NotImplementedError(f"{node.target} writes to its argument")
 
 
 def _empty(spec: Spec) -> torch.Tensor:

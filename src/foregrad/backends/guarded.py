@@ -1,0 +1,75 @@
+"""Compiled code behaves as the ops that it stands for, or these run in its place.
+
+Fixed code cannot follow what the dispatcher would do with each op: batch it under `vmap`, or cast it under autocast.
+Then the ops run one by one. What the code makes itself is as new, whatever kernel wrote to it.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.backends.backend import Runner
+from foregrad.backends.eager import ASKS_GRAD_MODE, compile_graph
+from foregrad.functionalize.variants import Pure
+from foregrad.program.clean import is_view
+from foregrad.regions.regions import Regions
+from foregrad.substrate import ops_are_transformed, reset_versions
+
+aten = torch.ops.aten
+#: These ask where a tensor lies in memory, or whether it has any.
+_LOOK_AT_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten._efficientzerotensor.default}
+
+
+def can_compile(graph: fx.GraphModule) -> bool:
+    """Whether a compiler of loops is right for a graph: not where places in memory, complex numbers or the grad mode
+    matter, and not if it only makes views."""
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
+    return any(not is_view(n) for n in nodes) and not any(_is_opaque(n) for n in graph.graph.nodes)
+
+
+def _is_opaque(node: fx.Node) -> bool:
+    spec = node.meta.get("spec")
+    return (
+        node.target in _LOOK_AT_MEMORY
+        or node.target in ASKS_GRAD_MODE
+        or isinstance(node.target, Pure)
+        or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
+    )
+
+
+class Guarded:
+    """Compiled code, with the ops one by one behind it."""
+
+    def __init__(self, run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> None:
+        self.run = run
+        self.regions = regions
+        self._graph, self._name = graph, name
+        self._fresh = _fresh_results(graph)
+
+    @property
+    def library(self) -> Any:
+        """The path of the shared library, where the code is one."""
+        return getattr(self.run, "library", None)
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        if ops_are_transformed():
+            return compile_graph(self._graph, self._name)(*inputs)
+        results = self.run(*inputs)
+        reset_versions([results[place] for place in self._fresh])
+        return results
+
+
+def _fresh_results(graph: fx.GraphModule) -> tuple[int, ...]:
+    """The places of results that are no inputs, and no views of these."""
+    results: Any = graph.graph.output_node().args[0]
+    return tuple(p for p, r in enumerate(results) if isinstance(r, fx.Node) and _root(r).op == "call_function")
+
+
+def _root(node: fx.Node) -> fx.Node:
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
