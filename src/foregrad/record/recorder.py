@@ -102,10 +102,14 @@ class Recorder(TorchDispatchMode):
         geometry = geometry_of(tensor)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
-                self._alias_of[id(tensor)] = known
-                self.objects.append(tensor)
-                return known
+                return self.take_for(tensor, known)
         return self.register(tensor, storage=storage)
+
+    def take_for(self, tensor: torch.Tensor, alias: Alias) -> Alias:
+        """Let a tensor stand for one that is known."""
+        self._alias_of[id(tensor)] = alias
+        self.objects.append(tensor)
+        return alias
 
     def register(
         self,

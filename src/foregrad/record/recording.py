@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
 from foregrad.record.modules import CalledModules
 from foregrad.record.recorder import Recorder
@@ -122,8 +122,6 @@ class Recording:
         inputs, text = self.inputs.all, str(error)
         if type(error).__module__.startswith("torch._dynamo"):
             return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
-        if any(_is_leaf_view(lifted) for lifted in inputs) and "inplace" in text:
-            return CaptureError(f"a leaf that is a view of another tensor is written: {text}")
         if any(lifted.base is not None for lifted in inputs) and "have been used in the graph" in text:
             return CaptureError(f"a gradient between two inputs that share memory: {text}")
         return None
@@ -177,11 +175,15 @@ class Recording:
         gradients: Any = [None] * len(slots)
         try:
             with self._engine():
-                found = run_engine(
-                    [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
-                    [t.ghost for t in tangents if t is not None],
-                    [*slots, *(reals[i] for i in raw)],
-                    create_graph=differentiable is not None,
+                found = (
+                    ()
+                    if not slots
+                    else run_engine(
+                        [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
+                        [t.ghost for t in tangents if t is not None],
+                        [*slots, *(reals[i] for i in raw)],
+                        create_graph=differentiable is not None,
+                    )
                 )
                 gradients = list(found[: len(slots)])
                 for place, extra in zip(raw, found[len(slots) :], strict=True):
@@ -228,8 +230,3 @@ def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...
     """The strides that tangents most often have: those of what they belong to, if it fills its memory."""
     specs = [Spec.of(source) for source in sources]
     return tuple(s.stride if s.is_dense else contiguous_stride(s.shape) for s in specs)
-
-
-def _is_leaf_view(lifted: Lifted) -> bool:
-    """A leaf made by `requires_grad_()` on a view: autograd judges writes to it by its base, which is not recorded."""
-    return lifted.is_leaf and lifted.required_grad and lifted.real is not None and lifted.real._base is not None

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.inputs import Lifted, overlapping_groups
+from foregrad.record.inputs import Lifted, gets_no_gradient, overlapping_groups
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.source import Source
 from foregrad.substrate import GlobalStateGuard, TensorGuards, tree_flatten
@@ -231,6 +231,8 @@ class GuardWriter:
                 self.miss_if(f"{name}.grad is not None")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
+            if lifted.real is not None and gets_no_gradient(lifted.real):
+                self.miss_if(f"not {self.source.name('gets_no_gradient', gets_no_gradient)}({name})")
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
