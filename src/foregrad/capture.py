@@ -21,8 +21,9 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
+from foregrad.record.saved import survey
 from foregrad.runtime.locate import Location, Variable, locate, variables
-from foregrad.substrate import no_dispatch_modes, tree_flatten_with_path
+from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_flatten_with_path
 from foregrad.words.spec import Spec
 
 
@@ -187,23 +188,17 @@ def _differentiate(recording: Recording, results: Results, stored: Any, grads: A
     if not sources:
         return stage
     _refuse_retained(stage)
+    reals = [lifted.real for lifted in inputs if lifted.real is not None and lifted.real.requires_grad]
+    reals = [real for real in reals if not isinstance(real, FakeTensor)]  # autograd may have no such device
+    found = survey(recording.recorder, sources, [*slots, *reals])
+    by_real = {id(real) for real, is_reached in zip(reals, found.reached[len(slots) :], strict=True) if is_reached}
+    places = [i for i, lifted in enumerate(inputs) if found.reached[i] or id(lifted.real) in by_real]
+    inputs, slots = [inputs[i] for i in places], [slots[i] for i in places]
     backward = _first_backward(recording, sources, inputs, slots)
-    if backward.error is not None or None in backward.tangents:
-        return replace(stage, backward=backward)
-    reached = [i for i, alias in enumerate(backward.aliases) if alias is not None]
-    if not reached:  # differentiable, but from nothing that was given
-        reached = list(range(min(1, len(inputs))))
-    backward = replace(
-        backward,
-        gradients=tuple(backward.gradients[i] for i in reached),
-        aliases=tuple(backward.aliases[i] for i in reached),
-    )
-    return replace(
-        stage,
-        inputs=tuple(inputs[i] for i in reached),
-        slots=tuple(slots[i] for i in reached),
-        backward=backward,
-    )
+    if None in backward.tangents:
+        some = [source for source, tangent in zip(sources, backward.tangents, strict=True) if tangent is not None]
+        found = replace(found, saved=survey(recording.recorder, some, slots).saved)
+    return replace(stage, inputs=tuple(inputs), slots=tuple(slots), backward=backward, survey=found)
 
 
 def _refuse_retained(stage: Stage) -> None:
@@ -262,10 +257,11 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
     for lifted in recording.inputs.all:
         is_group_written = lifted.alias.storage in written
         if lifted.base is None and not (lifted.is_hidden and not is_group_written):
-            slot = lifted.slot if lifted.slot is not None else (lifted.ghost if lifted.ghost.requires_grad else None)
-            if slot is not None and (lifted.slot is not None or lifted.ghost.is_leaf):
+            ghost = lifted.ghost
+            leaf = ghost if lifted.slot is None and ghost.requires_grad and ghost.is_leaf else lifted.slot
+            if leaf is not None:
                 inputs.append(lifted)
-                slots.append(slot)
+                slots.append(leaf if lifted.edge is None else lifted.edge)
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
             if lifted.was_rebased:
                 changes = [

@@ -10,6 +10,8 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -88,6 +90,7 @@ __all__ = [
     "quiet_torch",
     "reset_versions",
     "run_engine",
+    "saved_by",
     "set_version",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -174,6 +177,39 @@ def has_hooks(tensor: torch.Tensor) -> bool:
 def version_of(tensor: torch.Tensor) -> int:
     """The version counter; 0 for inference tensors, which have none."""
     return 0 if tensor.is_inference() else tensor._version
+
+
+@dataclass(frozen=True)
+class SavedByNode:
+    """A tensor that a node of the autograd graph has saved."""
+
+    node: Any
+    name: str
+    tensor: torch.Tensor
+
+    def error(self) -> RuntimeError | None:
+        """What autograd says when the node unpacks it: it may have been written since."""
+        try:
+            getattr(self.node, self.name)
+        except RuntimeError as error:
+            return error.with_traceback(None)
+        return None
+
+
+def saved_by(node: Any) -> list[SavedByNode]:
+    """The tensors that a node has saved, but for those that a hook packed away."""
+    found = []
+    for name in _names_of_saved(node.__class__):
+        raw = getattr(node, f"_raw{name}")
+        for one in raw if isinstance(raw, (list, tuple)) else [raw]:
+            if one is not None and one.unpack_hook is None and isinstance(one.data, torch.Tensor):
+                found.append(SavedByNode(node, name.removeprefix("_") if name == "_saved_tensors" else name, one.data))
+    return found
+
+
+@cache
+def _names_of_saved(kind: type) -> tuple[str, ...]:
+    return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
 
 
 @contextmanager

@@ -96,7 +96,7 @@ def test_outputs_of_every_kind(odd_compiled):
         assert found["twice"][0] is found["twice"][1]
         assert found["view"].data_ptr() == found["twice"][0][1:].data_ptr()
         assert found["twice"][0].stride() == expected["twice"][0].stride()
-    assert isinstance(runners[0], Library)
+    assert isinstance(runners[0].run, Library)
 
 
 def test_a_library_lies_in_the_cache_and_nothing_half_made_beside_it(odd_compiled):

@@ -100,7 +100,8 @@ class Effects:
     version_shifts: dict[int, int]  # bumps to add to each object before the steps
     bumps: dict[int, int]  # bumps that the steps make, by the object whose counter it is
     late_versions: dict[int, int]  # versions to set after the steps
-    counters: dict[int, int]  # returned objects: the object whose version counter each has
+    early: tuple[int, ...]  # objects with a counter of their own that steps before the program make
+    counters: dict[int, int]  # inputs and bases: the object whose version counter each has
 
 
 def siblings(effects: Effects) -> dict[int, int]:

@@ -57,6 +57,7 @@ class Functionalizer:
         self._num_emitted = 0
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
+        self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -350,7 +351,10 @@ class Functionalizer:
 
     def _resolve(self, value: Any) -> Any:
         if isinstance(value, Alias):
-            return self.read(value)
+            node = self.read(value)
+            if self.phase:
+                self.reads.append((node, value.object))
+            return node
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import (
     Attach,
     Copy,
@@ -52,6 +53,7 @@ class _Planner:
         recording, recorder = self.recording, self.recording.recorder
         ops = recorder.ops[: recording.num_forward]
         self.renames = self.results.renames
+        self.counters = Counters(recording, self.renames)
         self.inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
         self.bases = {b.alias.object: b for b in self.results.bases}
         self.writes: dict[Storage, list[tuple[int, int]]] = {}  # op and object, in order
@@ -65,17 +67,19 @@ class _Planner:
             if base.kind != "fresh":
                 self._write(base)
         prologue = self._flags()
+        early = self._take_early()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
         bumps = self._bumps(ordered)
         return Effects(
-            prologue=prologue,
+            prologue=(*prologue, *early),
             steps=ordered,
             inputs=self.inputs,
             returned=self.returned,
             version_shifts=self._shifts(bumps),
             bumps=bumps,
             late_versions=self._late_versions(ordered),
-            counters={number: self._counter(number) for number in self.returned},
+            early=tuple(step.target for step in early),
+            counters={number: self.counters.of(number) for number in (*self.inputs, *self.bases)},
         )
 
     def _returned(self) -> dict[int, Base]:
@@ -122,7 +126,7 @@ class _Planner:
 
     def _taken_over(self, number: int) -> Op | None:
         """The op by which a new tensor, of no interest before, took over another's memory."""
-        if self._first_alias(number).parent is not None:
+        if self.counters.first_alias(number).parent is not None:
             return None
         changes = [
             op for op in self.renames.get(number, ()) if isinstance(op.args[1] if len(op.args) > 1 else None, Alias)
@@ -130,7 +134,7 @@ class _Planner:
         return changes[-1] if changes else None
 
     def _create(self, number: int) -> None:
-        alias = self._first_alias(number)
+        alias = self.counters.first_alias(number)
         if alias.op is None or alias.parent is None:
             raise AssertionError("an output that is neither new nor a view")
         op = self.recording.recorder.ops[alias.op]
@@ -151,13 +155,6 @@ class _Planner:
         else:
             self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
 
-    def _first_alias(self, number: int) -> Alias:
-        renames = self.renames.get(number)
-        if renames:
-            assert renames[0].renames is not None
-            return renames[0].renames
-        return self.recording.recorder.alias(self.recording.recorder.objects[number])
-
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
         args = tuple(_refs(a) for a in op.args)
         kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
@@ -170,14 +167,14 @@ class _Planner:
 
     def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
         """A view of a new tensor that was written later must look as old as it is."""
-        counter = self._counter(number)
+        counter = self.counters.of(number)
         base = self.returned.get(counter)
         return (counter, op.version) if base is not None and base.version else None
 
     def _write(self, base: Base) -> None:
         """Plan the copy into an input that was written, or into another look at its memory with its own history."""
         number = base.alias.object
-        first = self._first_alias(number)
+        first = self.counters.first_alias(number)
         if first.storage not in self.writes:
             if base.needs_tangent:
                 is_input = base.kind == "input"
@@ -207,16 +204,16 @@ class _Planner:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
 
     def _own_version(self, base: Base) -> int | None:
-        return base.version if self._counter(base.alias.object) == base.alias.object else None
+        return base.version if self.counters.of(base.alias.object) == base.alias.object else None
 
     def _made_at(self, number: int) -> float:
         taken = self._taken_over(number)
-        return float(taken.index if taken is not None else self._first_alias(number).op or 0)
+        return float(taken.index if taken is not None else self.counters.first_alias(number).op or 0)
 
     def _last_write(self, number: int, storage: Storage) -> float:
         """The last write that the version counter of an object has counted; else the last one."""
-        writes, counter = self.writes[storage], self._counter(number)
-        counted = [index for index, target in writes if self._counter(target) == counter]
+        writes, counter = self.writes[storage], self.counters.of(number)
+        counted = [index for index, target in writes if self.counters.of(target) == counter]
         return float(counted[-1] if counted else writes[-1][0])
 
     def _how(self, base: Base) -> str:
@@ -232,7 +229,7 @@ class _Planner:
         asked = dict(self.recording.intercept.flags)
         for number, lifted in self.inputs.items():
             is_detached = any(op.func is torch.ops.aten.detach_.default for op in self.renames.get(number, ()))
-            if lifted.ghost.is_leaf and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
+            if _is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
                 step = RequireGrad(number, lifted.ghost.requires_grad)
                 if step.flag:
                     before.append(step)
@@ -243,7 +240,7 @@ class _Planner:
             inherits = ghost._base is not None and ghost._base.requires_grad
             if number not in self.inputs and ghost.requires_grad and _is_leaf(ghost) and not inherits:
                 self.steps.append(
-                    (asked.get(number, self._first_alias(number).op or 0) + 0.2, RequireGrad(number, True))
+                    (asked.get(number, self.counters.first_alias(number).op or 0) + 0.2, RequireGrad(number, True))
                 )
         for base in self.results.bases:
             number = base.alias.object
@@ -252,17 +249,16 @@ class _Planner:
         before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
         return tuple(before)
 
-    def _counter(self, number: int) -> int:
-        """The object whose version counter this one shares."""
-        while number not in self.inputs:
-            alias = self._first_alias(number)
-            op = self.recording.recorder.ops[alias.op] if alias.op is not None else None
-            is_same = alias.parent is not None and alias.parent.object == number
-            if alias.parent is None or op is None or is_same or op.index in self.recording.intercept.unshared:
-                return number
-            number = alias.parent.object
-        lifted = self.inputs[number]
-        return number if lifted.base is None else self._counter(lifted.base.alias.object)
+    def _take_early(self) -> list[Step]:
+        """The `.data` of an input can be made before the program runs, which may have to save it."""
+        early = [
+            (place, step)
+            for place, step in self.steps
+            if isinstance(step, Reshape) and step.how == "data" and step.source in self.inputs
+            if step.target in self.bases and not {step.source, step.target} & self.renames.keys()
+        ]
+        self.steps = [placed for placed in self.steps if placed not in early]
+        return [step for _, step in early]
 
     def _bumps(self, steps: tuple[Step, ...]) -> dict[int, int]:
         bumps: dict[int, int] = {}
@@ -270,7 +266,7 @@ class _Planner:
             if (isinstance(step, Copy) and step.how != "data") or (
                 isinstance(step, Replay) and step.is_in_place and not step.is_silent
             ):
-                counter = self._counter(step.target)
+                counter = self.counters.of(step.target)
                 bumps[counter] = bumps.get(counter, 0) + 1
         return bumps
 
@@ -281,7 +277,7 @@ class _Planner:
                 shifts[number] = self.bases[number].version - lifted.version - bumps.get(number, 0)
         for number, base in self.returned.items():
             if base is self.first[base.alias.storage]:
-                shifts[number] = base.version - bumps.get(self._counter(number), 0)
+                shifts[number] = base.version - bumps.get(self.counters.of(number), 0)
         return {number: shift for number, shift in shifts.items() if shift}
 
     def _late_versions(self, steps: tuple[Step, ...]) -> dict[int, int]:
@@ -292,7 +288,7 @@ class _Planner:
             if isinstance(step, Replay) and step.stamp
         }
         for number, base in self.bases.items():
-            counter = self._counter(number)
+            counter = self.counters.of(number)
             holder = self.returned.get(counter)
             is_set = counter in self.inputs or (holder is not None and holder is self.first[holder.alias.storage])
             if number not in self.inputs and not is_set and base.version:
@@ -311,7 +307,7 @@ def _shows_less(op: Op) -> bool:
 def _is_leaf(ghost: torch.Tensor) -> bool:
     try:
         return ghost.is_leaf
-    except RuntimeError:  # autograd refuses to tell: a view of several whose base was written
+    except RuntimeError:  # autograd refuses to tell: a view of several, or made under no_grad, whose base was written
         return False
 
 

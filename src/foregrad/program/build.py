@@ -9,14 +9,17 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Attach, Copy, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
+from foregrad.program.checks import Checks
 from foregrad.program.clean import clean, is_view
 from foregrad.program.program import Calling, Program
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results
+from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
@@ -39,6 +42,7 @@ class Stage:
     slots: tuple[Any, ...]  # where gradients arrive: for each of `inputs`, then for tangents of earlier stages
     sources: tuple[torch.Tensor, ...]  # where the backward starts
     backward: Backward | None
+    survey: Survey | None = None  # of what lies between the two
     phase: int = 0
     earlier: Backward | None = None
     stored: tuple[tuple[Any, str, torch.Tensor], ...] = ()
@@ -81,8 +85,9 @@ class _Builder:
             self._add_results()
         self._find_homes()
         live = self._add_backward(ops)
+        checks = self._checks()
         graph = self._finish()
-        calling = self._calling(live)
+        calling = self._calling(live, checks)
         return Program(name, graph, Signature(tuple(self.inputs), tuple(self.outputs)), calling, stage.phase)
 
     # -- in ---------------------------------------------------------------------------------------------
@@ -255,7 +260,7 @@ class _Builder:
         graph.lint()
         return lazy_graph_module(self.constants, graph, "Program")
 
-    def _calling(self, live: list[int]) -> Calling:
+    def _calling(self, live: list[int], checks: Checks) -> Calling:
         recording, effects = self.stage.recording, self.effects
         recorder = recording.recorder
         results = tuple(Ref(recorder.alias(o).object) if isinstance(o, torch.Tensor) else o for o in recording.outputs)
@@ -283,7 +288,27 @@ class _Builder:
                 (recorder.alias(t).object, None if g is None else recorder.alias(g).object) for t, g in self.stage.grads
             ),
             retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
+            checks=checks,
             stored=tuple((module, attribute, recorder.alias(t).object) for module, attribute, t in self.stage.stored),
+        )
+
+    def _checks(self) -> Checks:
+        stage, effects = self.stage, self.effects
+        counters = Counters(stage.recording, stage.results.renames)
+        seen = [lifted.alias.object for lifted in self.lifted if lifted is not None]
+        seen += [number for number in (*effects.returned, *effects.early) if number not in seen]
+        readers: dict[str, set[int]] = {}
+        for node, number in self.functional.reads:
+            readers.setdefault(_memory_of(node).name, set()).add(counters.of(number))
+        return Checks(
+            holders={effects.counters[number]: number for number in reversed(seen)},
+            counters=effects.counters,
+            readers=readers,
+            saved=frozenset(map(counters.of, stage.survey.saved)) if stage.survey else frozenset(),
+            dead_ends=tuple(
+                None if end is None else DeadEnd(frozenset(map(counters.of, end.saved)), end.error)
+                for end in (stage.survey.dead_ends if stage.survey else ())
+            ),
         )
 
 
@@ -293,9 +318,14 @@ def build(stage: Stage, name: str) -> Program:
 
 def _is_given(node: fx.Node) -> bool:
     """Whether a value lies in memory that was there before the program ran."""
+    return _memory_of(node).op in ("placeholder", "get_attr")
+
+
+def _memory_of(node: fx.Node) -> fx.Node:
+    """The value that a view, or a view of a view, looks at."""
     while is_view(node):
         node = node.all_input_nodes[0]
-    return node.op in ("placeholder", "get_attr")
+    return node
 
 
 def identifier(name: str) -> str:

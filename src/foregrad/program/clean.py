@@ -38,4 +38,6 @@ def is_view(node: fx.Node) -> bool:
     """Whether a node only looks at the memory of its argument."""
     if node.target is operator.getitem:
         return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
-    return node.op == "call_function" and isinstance(node.target, OpOverload) and kind_of(node.target).is_view
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return False
+    return kind_of(node.target).is_view and bool(node.all_input_nodes)  # not one of a Python number

@@ -11,6 +11,7 @@ from torch import fx
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
+from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import verify
@@ -36,6 +37,7 @@ class Calling:
     live: tuple[int, ...]  # inputs of role "live": the object that each is
     backward_error: Exception | None
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
+    checks: Checks
     stored: tuple[tuple[Any, str, int], ...]  # attributes to set: module, name, object
     grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient

@@ -43,6 +43,8 @@ class Grads:
         if lifted.is_leaf and lifted.real is not None:
             self._held[lifted] = lifted.real.grad
         node = _accumulator(leaf)
+        if node is None:  # a view made under no_grad gets no gradient
+            return
         me, it = weakref.ref(self), weakref.ref(lifted)  # the engine's nodes are nothing that Python can collect
 
         def before(_: Any) -> None:

@@ -32,9 +32,9 @@ class Lifted:
     real: torch.Tensor | None  # until the capture is finished
     ghost: torch.Tensor
     alias: Alias
-    slot: torch.Tensor | None  # the leaf at which the gradient of the value on entry arrives
+    slot: torch.Tensor | None  # the leaf that stands for the value on entry, if it is no view of another input
     base: Lifted | None  # the input that this one is a view of, if they overlap
-    edge: GradientEdge | None  # where the gradient of a view arrives, on entry
+    edge: GradientEdge | None  # where the gradient of the value on entry arrives
     entry_node: Any  # grad_fn on entry
     version: int  # of the ghost, on entry
     is_argument: bool
@@ -102,7 +102,7 @@ class Inputs:
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
             else:
-                self._lift_group(group)
+                self._lift_group(group, is_argument=True)
 
     def lift(self, real: torch.Tensor) -> torch.Tensor:
         """The ghost of a tensor that the function reached for by itself."""
@@ -135,19 +135,22 @@ class Inputs:
         raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
+        if gets_no_gradient(real):
+            self._lift_group([real], is_argument=is_argument)
+            return self._by_id[id(real)]
         storage = ghost_storage(_end(real), real.device)
         return self._add(real, ghost_over(storage, real), is_argument=is_argument)
 
-    def _lift_group(self, group: list[torch.Tensor]) -> None:
+    def _lift_group(self, group: list[torch.Tensor], *, is_argument: bool) -> None:
         bases = list({id(b): b for b in map(_base_of, group)}.values())
         storage = ghost_storage(max(_end(t) for t in (*group, *bases)), group[0].device)
         members = {id(t) for t in group}
         for base in bases:
-            lifted = self._add(base, ghost_over(storage, base), is_argument=id(base) in members)
+            lifted = self._add(base, ghost_over(storage, base), is_argument=is_argument and id(base) in members)
             lifted.is_hidden = id(base) not in members
         for real in group:
             if id(real) not in self._by_id:
-                self._add_view(real, self._by_id[id(_base_of(real))], is_argument=True)
+                self._add_view(real, self._by_id[id(_base_of(real))], is_argument=is_argument)
 
     def _lift_into(self, other: Lifted, real: torch.Tensor) -> Lifted:
         """Lift a tensor that overlaps one lifted before."""
@@ -165,6 +168,8 @@ class Inputs:
     def _add(self, real: torch.Tensor, ghost: torch.Tensor, *, is_argument: bool) -> Lifted:
         slot = None
         with torch.enable_grad():
+            if real._base is not None and real.is_leaf:
+                ghost = torch.ops.aten.alias.default(ghost)  # a view here too, of a base that nobody sees
             if real.requires_grad and real.is_leaf:
                 slot = ghost.requires_grad_()
                 if isinstance(real, torch.nn.Parameter):
@@ -174,8 +179,12 @@ class Inputs:
                     real.size(), real.stride(), dtype=real.dtype, device=ghost.device
                 ).requires_grad_()
                 ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
+            node = slot.view_as(slot).grad_fn if slot is not None else None  # none where autograd is off altogether
+            edge = get_gradient_edge(slot) if slot is not None and node is not None else None
         alias = self._recorder.register(ghost, kind="input")
-        return self._keep(real, ghost, alias, slot, None, None, is_argument)
+        if ghost._base is not None:
+            self._recorder.take_for(ghost._base, alias)
+        return self._keep(real, ghost, alias, slot, None, edge, is_argument)
 
     def _add_view(self, real: torch.Tensor, base: Lifted, *, is_argument: bool) -> Lifted:
         is_part = real.dtype != base.spec.dtype  # of a complex tensor
@@ -184,7 +193,7 @@ class Inputs:
                 f"two inputs share memory as {Spec.of(real)} and as {base.spec}, of another dtype.\n"
                 f"{where(self._recorder.module)}\nPass one of them."
             )
-        with torch.set_grad_enabled(real.requires_grad or not base.ghost.requires_grad):
+        with torch.set_grad_enabled(real.grad_fn is not None or not base.ghost.requires_grad):
             seen = torch.view_as_real(base.ghost) if is_part else base.ghost
             if (real.size(), real.stride()) == (seen.size(), seen.stride()):
                 ghost = seen.view_as(seen)
@@ -261,9 +270,19 @@ def _end(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset()) * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
 
 
+def gets_no_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view made under `no_grad`: it requires a gradient, as its base does, but gets none."""
+    if tensor._base is None or not (tensor.requires_grad and tensor.is_leaf and tensor._base.requires_grad):
+        return False
+    with torch.enable_grad():
+        node = tensor.view_as(tensor).grad_fn
+    return node is not None and all(following is None for following, _ in node.next_functions)
+
+
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that autograd takes this one for a view of, if a gradient can reach that tensor through it."""
+    """The tensor that autograd takes this one for a view of, if the two have one history."""
     base = tensor._base
     if base is None or (tensor.requires_grad and not base.requires_grad):
         return tensor
-    return base
+    has_its_own = tensor.requires_grad and tensor.is_leaf and not gets_no_gradient(tensor)
+    return tensor if has_its_own else base

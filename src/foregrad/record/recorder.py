@@ -41,14 +41,7 @@ _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
 _SKIPPED = {torch.ops.prim.device.default}
-_SETS = {
-    aten.set_.default,
-    aten.set_.source_Tensor,
-    aten.set_.source_Tensor_storage_offset,
-    aten.set_.source_Storage,
-    aten.set_.source_Storage_storage_offset,
-}
-
+_SETS = {getattr(aten.set_, overload) for overload in aten.set_.overloads()}
 
 #: Ops whose results are views though their schema says otherwise, and those that do the same and say so.
 _SAYS_NO_VIEW = {
@@ -112,10 +105,14 @@ class Recorder(TorchDispatchMode):
         geometry = geometry_of(tensor)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
-                self._alias_of[id(tensor)] = known
-                self.objects.append(tensor)
-                return known
+                return self.take_for(tensor, known)
         return self.register(tensor, storage=storage)
+
+    def take_for(self, tensor: torch.Tensor, alias: Alias) -> Alias:
+        """Let a tensor stand for one that is known."""
+        self._alias_of[id(tensor)] = alias
+        self.objects.append(tensor)
+        return alias
 
     def register(
         self,

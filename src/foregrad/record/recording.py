@@ -18,7 +18,7 @@ from torch.utils.checkpoint import CheckpointError
 from foregrad.errors import CaptureError
 from foregrad.record.frames import raising_frame
 from foregrad.record.grads import Grads
-from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
 from foregrad.record.modules import CalledModules
 from foregrad.record.recorder import Recorder
@@ -138,8 +138,6 @@ class Recording:
         inputs, text = self.inputs.all, f"{error}\n  at {Origin(*raising_frame(error), '')}"
         if type(error).__module__.startswith("torch._dynamo"):
             return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
-        if any(_is_leaf_view(lifted) for lifted in inputs) and "inplace" in text:
-            return CaptureError(f"a leaf that is a view of another tensor is written: {text}")
         if any(lifted.base is not None for lifted in inputs) and "have been used in the graph" in text:
             return CaptureError(f"a gradient between two inputs that share memory: {text}")
         return None
@@ -196,33 +194,41 @@ class Recording:
         gradients: Any = [None] * len(slots)
         try:
             with self._engine():
-                found = run_engine(
-                    [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
-                    [t.ghost for t in tangents if t is not None],
-                    [*slots, *(reals[i] for i in raw)],
-                    create_graph=differentiable is not None,
+                found = (
+                    ()
+                    if not slots
+                    else run_engine(
+                        [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
+                        [t.ghost for t in tangents if t is not None],
+                        [*slots, *(reals[i] for i in raw)],
+                        create_graph=differentiable is not None,
+                    )
                 )
                 gradients = list(found[: len(slots)])
                 for place, extra in zip(raw, found[len(slots) :], strict=True):
                     if extra is not None:
                         gradients[place] = extra if gradients[place] is None else gradients[place] + extra
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
-            error = caught.with_traceback(None)
-            if "use_reentrant=True" in str(error):
-                error = CaptureError(
-                    f"a reentrant checkpoint cannot be captured.\n{self.definition}\nPass use_reentrant=False to it."
-                )
-            if self.recorder.device.true is not None and isinstance(error, CheckpointError):
-                error = CaptureError(
-                    "a checkpoint compares what it computes again with what it computed first, by a device that is not "
-                    f'there at capture.\n{self.definition}\nPass determinism_check="none" to it.'
-                )
+            error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
         aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
         ops = tuple(self.recorder.ops)
         return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error, earlier)
+
+    def _of_the_recording(self, error: Exception) -> CaptureError | None:
+        """What to say of an error in backward that eager would not raise."""
+        if "use_reentrant=True" in str(error):
+            return CaptureError(
+                f"a reentrant checkpoint cannot be captured.\n{self.definition}\nPass use_reentrant=False to it."
+            )
+        if self.recorder.device.true is not None and isinstance(error, CheckpointError):
+            return CaptureError(
+                "a checkpoint compares what it computes again with what it computed first, by a device that is not "
+                f'there at capture.\n{self.definition}\nPass determinism_check="none" to it.'
+            )
+        return None
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
@@ -254,8 +260,3 @@ def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...
     """The strides that tangents most often have: those of what they belong to, if it fills its memory."""
     specs = [Spec.of(source) for source in sources]
     return tuple(s.stride if s.is_dense else contiguous_stride(s.shape) for s in specs)
-
-
-def _is_leaf_view(lifted: Lifted) -> bool:
-    """A leaf made by `requires_grad_()` on a view: autograd judges writes to it by its base, which is not recorded."""
-    return lifted.is_leaf and lifted.required_grad and lifted.real is not None and lifted.real._base is not None

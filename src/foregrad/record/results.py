@@ -68,7 +68,7 @@ def base_of(recorder: Recorder, ghost: torch.Tensor) -> torch.Tensor:
         if is_function_view(recorder.objects[at.object]):
             return recorder.objects[at.object]
         at = at.parent
-    return base
+    return recorder.objects[recorder.alias(base).object]  # the base of a leaf that is a view stands for that leaf
 
 
 def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -14,6 +14,7 @@ from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import usual_layouts
+from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, over_memory, set_mode
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward
 from foregrad.runtime.source import Source
@@ -47,7 +48,11 @@ class CallWriter:
         self.gradients = compiled.stage.inputs
         self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
         self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
-        self.leading = ["rest"] * bool(self.rest) + ["live"] * bool(self.calling.live)
+        self.watched = compiled.watched()
+        self.early = [number for number in self.effects.early if number in self._counters()]
+        self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
+        self.leading = ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
+        self.leading += ["watched"] * self.has_end
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
@@ -64,8 +69,14 @@ class CallWriter:
         if self.sources:
             # Inside `no_grad` a function may enable gradients again: what it returns then has a history.
             set_mode(source, grad_enabled, True)
-            with self._final_versions(source):
-                source.line(f"{self._results()} = {source.name('run', self._apply())}({self._arguments()})")
+            if self.has_end:
+                source.line("watched = []")
+                errors = source.name("errors", self.compiled.dead_errors())
+                source.line(f"end = {source.name('dead_ends', dead_ends)}({errors}, watched)")
+            source.line(f"{self._results()} = {source.name('run', self._apply())}({self._arguments()})")
+            self._shift_versions(source, "-")
+            for number in self.early:
+                source.line(f"{source.name('set_version', set_version)}(o{number}, 0)")
             set_mode(source, True, grad_enabled)
         else:
             self._run(source, without_grad=not grad_enabled)
@@ -104,10 +115,17 @@ class CallWriter:
         return f"o{self.calling.outputs[place]}" if is_output else f"r{place}"
 
     def _arguments(self) -> str:
-        rest = "".join(f"{self._name(lifted)}, " for lifted in self.rest)
         live = "".join(f"o{number}, " for number in self.calling.live)
-        leading = ([f"({rest})"] if rest else []) + ([f"({live})"] if live else [])
-        return ", ".join([*leading, *(self._name(lifted) for lifted in self.differentiable)])
+        leading = ([f"({self._rest()})"] if self._rest() else []) + ([f"({live})"] if live else [])
+        return ", ".join([*leading, *["watched"] * self.has_end, *self._tensors()])
+
+    def _rest(self) -> str:
+        """Tensors that the forward takes and autograd need not know."""
+        return "".join(f"{n}, " for n in [*map(self._name, self.rest), *(f"o{number}" for number in self.early)])
+
+    def _tensors(self) -> list[str]:
+        """Tensors through which autograd knows the function."""
+        return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
     def _name(self, lifted: Lifted) -> str:
         return f"o{lifted.alias.object}"
@@ -151,7 +169,8 @@ class CallWriter:
             how = "detach" if self.effects.counters[number] == self.effects.counters[first] else "data"
             if base.alias.dtype != self.effects.returned[first].alias.dtype:
                 geometry = source.name("geometry", base.alias.geometry)
-                source.line(f"o{number} = {source.name('over_memory', over_memory)}(o{first}, {geometry})")
+                over = f"{source.name('over_memory', over_memory)}(o{first}, {geometry})"
+                source.line(f"o{number} = {over}{'' if how == 'detach' else '.data'}")
                 continue
             source.line(f"o{number} = {look(f'o{first}', base.alias.geometry, how)}")
 
@@ -170,18 +189,23 @@ class CallWriter:
 
     def _forward(self) -> Callable[..., Any]:
         source = Source()
-        names = ", ".join(["ctx", *self.leading, *(self._name(lifted) for lifted in self.differentiable)])
+        names = ", ".join(["ctx", *self.leading, *self._tensors()])
         with source.block(f"def forward({names}):"):
-            if self.rest:
-                source.line("".join(f"{self._name(lifted)}, " for lifted in self.rest) + "= rest")
+            if self._rest():
+                source.line(f"{self._rest()}= rest")
             self._run(source, without_grad=True)
             self._name_results(source)
+            self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
                 spec = lifted.spec
                 carrier = torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
                 source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
             source.line("ctx.set_materialize_grads(False)")
+            self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
+            for place, number in self.watched:
+                version = f"{source.name('version_of', version_of)}(o{number})"
+                source.line(f"watched.append(({place}, o{number}.detach(), {version}))")
             if self.calling.live:
                 source.line("ctx.live = live")
             plain = ", ".join(self._not_differentiable())
@@ -190,25 +214,35 @@ class CallWriter:
             source.line(f"return {self._results()}")
         return source.load("forward")
 
-    @contextmanager
-    def _final_versions(self, source: Source) -> Iterator[None]:
+    def _shift_versions(self, source: Source, sign: str) -> None:
         """Let the counters of inputs stand, while values in their memory are saved, where they will stand in the end:
-        a later write by the user is then noticed, and the effects of this call are not."""
-        numbers = set()
-        for saved in self.halves.saved:
-            home = self.calling.homes.get(saved.name)
-            number = self.inputs[saved.place].alias.object if saved.source == "input" else (home[0] if home else None)
-            if number in self.effects.inputs and self.effects.bumps.get(number):
-                numbers.add(number)
+        a later write by the user is then noticed, and the effects of this call are not. Autograd must have looked at
+        the inputs before: a view whose counter has moved gets its history anew."""
+        counters = self._counters()
+        numbers = [n for n, bumps in self.effects.bumps.items() if bumps and n in counters and n in self.effects.inputs]
         set_to, get = source.name("set_version", set_version), source.name("version_of", version_of)
         for number in numbers:
-            source.line(f"{set_to}(o{number}, {get}(o{number}) + {self.effects.bumps[number]})")
-        yield
+            source.line(f"{set_to}(o{number}, {get}(o{number}) {sign} {self.effects.bumps[number]})")
+
+    def _counters(self) -> list[int]:
+        """Version counters of the caller's tensors that are saved or watched."""
+        found = [self.compiled.counter_of(saved) for saved in self.halves.saved]
+        found += [*self.compiled.checks, *(number for _, number in self.watched)]
+        return list(dict.fromkeys(number for number in found if number is not None))
+
+    def _set_versions(self, source: Source, numbers: Iterable[int]) -> None:
+        """Tensors with a counter of their own stand where they will stand in the end, before they are saved."""
         for number in numbers:
-            source.line(f"{set_to}(o{number}, {get}(o{number}) - {self.effects.bumps[number]})")
+            if number in self.effects.late_versions:
+                version = self.effects.late_versions[number]
+                source.line(f"{source.name('set_version', set_version)}(o{number}, {version})")
 
     def _saved(self) -> str:
-        names = [self._saved_value(saved) for saved in self.halves.saved]
+        names = [
+            f"{self._saved_value(saved)}.data" if self.compiled.is_read_past(saved) else self._saved_value(saved)
+            for saved in self.halves.saved
+        ]
+        names += [f"o{number}.detach()" for number in self.compiled.checks.values()]
         return ", ".join([*names, *(f"c{i}" for i in range(len(self.carried)))])
 
     def _saved_value(self, saved: Saved) -> str:
@@ -235,9 +269,9 @@ class CallWriter:
 
     def _backward(self) -> Callable[..., Any]:
         source = Source()
-        arrived = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
+        names = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
         tangents = [self._tangent(number) for number in self.sources]
-        with source.block(f"def backward({', '.join(['ctx', *arrived])}):"):
+        with source.block(f"def backward({', '.join(['ctx', *names])}):"):
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
@@ -262,34 +296,35 @@ class CallWriter:
         if usual is None or usual.writes:
             source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({'None, ' * len(self.carried)}))")
             return
-        if usual.saved:
-            names = [f"s{i}" for i in range(len(self.halves.saved) + len(self.carried))]
+        if usual.saved or usual.checks:
+            names = [f"s{i}" for i in range(len(self.halves.saved) + len(stage.checks) + len(self.carried))]
             source.line(f"{', '.join(names)}, = ctx.saved_tensors")
         saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
         with self._below_autograd(source, self.halves.backward, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
-            source.line(f"{targets}= {run}({', '.join([*saved, *tangents])})")
+            source.line(f"{targets or '_'} = {run}({', '.join([*saved, *tangents])})")
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
-        source.line(f"return {', '.join([*['None'] * len(self.leading), *(f'd{i}' for i in order)])}")
+        end = [source.name("all_arrived", arrived(tangents))] * self.has_end
+        source.line(f"return {', '.join([*['None'] * len(self.leading), *(f'd{i}' for i in order), *end])}")
 
     def _rare_backward(self) -> Callable[..., Any]:
-        compiled, num_carriers = self.compiled, len(self.carried)
+        compiled = self.compiled
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
         carried = [self.differentiable.index(lifted) for lifted in self.carried]
         leading = (None,) * len(self.leading)
-        has_live = bool(self.calling.live)
+        has_live, has_end = bool(self.calling.live), self.has_end
 
         def rare(ctx: Any, tangents: Any, carriers: Any) -> Any:
             live = ctx.live if has_live else ()
-            if all(t is None for t in tangents):
+            if all(t is None for t in tangents) or not order:
                 gradients: Any = [None] * len(order)
             elif torch.is_grad_enabled():
-                saved = ctx.saved_tensors
+                saved, first = Unpacked(ctx), len(compiled.halves.saved) + len(compiled.checks)
                 edges: list[Any] = [
                     node.variable if hasattr(node, "variable") else None for node, _ in ctx.next_functions
                 ]
-                for place, carrier in zip(carried, saved[len(saved) - num_carriers :], strict=True):
+                for place, carrier in zip(carried, saved.outputs(first) if carried else (), strict=True):
                     edges[place] = carrier
                 by_slot = {slot: edges[i] for i, slot in enumerate(order)}
                 wanted = [by_slot[i] for i in range(len(order))]
@@ -298,10 +333,11 @@ class CallWriter:
             else:
                 gradients = compiled.run_backward(Unpacked(ctx), tangents, live)
                 gradients = [gradients[i] for i in order]
-            for place, arrived in zip(carried, carriers, strict=True):
-                if arrived is not None:
-                    gradients[place] = arrived if gradients[place] is None else gradients[place] + arrived
-            return (*leading, *gradients)
+            for place, carried_back in zip(carried, carriers, strict=True):
+                if carried_back is not None:
+                    found = gradients[place]
+                    gradients[place] = carried_back if found is None else found + carried_back
+            return (*leading, *gradients, *([arrived(tangents)] if has_end else []))
 
         return rare
 

@@ -126,7 +126,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         if step.version:
             source.line(f"{source.name('set_version', set_version)}({target}, {step.version})")
     elif isinstance(step, Reshape):
-        grad_enabled = set_mode(source, grad_enabled, True)
+        grad_enabled = set_mode(source, grad_enabled, grad_enabled or step.how == "view")
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
     elif isinstance(step, Hook):
         source.line(f"{target}.register_hook({source.name('hook', _if_reached(step.hook))})")
@@ -136,11 +136,10 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
 
 
 def over_memory(tensor: torch.Tensor, geometry: Any) -> torch.Tensor:
-    """A new tensor over the memory of another, of any dtype."""
+    """A new tensor over the memory of another, of any dtype; the two share a version counter."""
     size, stride, offset, dtype = geometry
-    made = torch.empty(0, dtype=dtype, device=tensor.device).set_(tensor.untyped_storage(), offset, size, stride)
-    set_version(made, version_of(tensor))
-    return made
+    num_items = tensor.untyped_storage().nbytes() // tensor.dtype.itemsize
+    return tensor.as_strided((num_items,), (1,), 0).view(dtype).as_strided(size, stride, offset).detach()
 
 
 def _if_reached(hook: Callable[..., Any]) -> Callable[..., Any]:

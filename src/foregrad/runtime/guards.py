@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.inputs import Lifted, address, overlapping_groups
+from foregrad.record.inputs import Lifted, address, gets_no_gradient, overlapping_groups
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.source import Source
 from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
@@ -249,6 +249,8 @@ class GuardWriter:
                 self.miss_if(f"{self.source.name('has_hooks', has_hooks)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
+            if lifted.real is not None and gets_no_gradient(lifted.real):
+                self.miss_if(f"not {self.source.name('gets_no_gradient', gets_no_gradient)}({name})")
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:

@@ -17,9 +17,11 @@ from foregrad.backends.backend import Backend
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
-from foregrad.program.split import Halves
+from foregrad.program.split import Halves, Saved
 from foregrad.record.recording import Backward, Layouts, usual_layouts
+from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
+from foregrad.runtime.dead_ends import Errors
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
@@ -36,6 +38,7 @@ class CompiledBackward:
     saved: tuple[int, ...]  # places among what the stage saved
     num_gradients: int
     strides: tuple[tuple[int, ...], ...]  # that it expects of its tangents
+    checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
     writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
     error: Exception | None = None
 
@@ -59,6 +62,7 @@ class CompiledStage:
         self.halves: Halves = program.halves
         self.run_forward = way.backend(self.halves.forward, "forward")
         self._saved_keys = [s.key for s in self.halves.saved]
+        self.checks = self._find_checks()
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
@@ -71,6 +75,54 @@ class CompiledStage:
         """The regions of each half that its backend compiled by regions."""
         runs = [self.run_forward, *(b.run for b in self._backwards.values())]
         return tuple(run.regions for run in runs if hasattr(run, "regions"))
+
+    # -- what must not be written ---------------------------------------------------------------------------
+
+    def _find_checks(self) -> dict[int, int]:
+        """Version counters to check beside those of the saved values, and a tensor that has each."""
+        checks = self.program.calling.checks
+        if self.stage.phase:
+            return {}
+        covered = {self.counter_of(saved) for saved in self.halves.saved if not self.is_read_past(saved)}
+        read = {counter for saved in self.halves.saved for counter in checks.readers.get(saved.name, ())}
+        wanted = sorted((checks.saved | read) - covered)
+        return {counter: checks.holders[counter] for counter in wanted if counter in checks.holders}
+
+    def checks_of(self, program: Program) -> tuple[int, ...]:
+        """Which of these a backward of this stage makes: their places among what the stage saved."""
+        checks, first = program.calling.checks, len(self.halves.saved)
+        read = {c for saved in program.halves.saved for c in checks.readers.get(saved.name, ())}
+        return tuple(first + i for i, counter in enumerate(self.checks) if counter in checks.saved | read)
+
+    def is_read_past(self, saved: Saved) -> bool:
+        """Whether a saved value lies in a tensor of the caller's whose version eager would not look at."""
+        counter = self.counter_of(saved)
+        return counter is not None and self.program.calling.checks.is_read_past(saved.name, counter)
+
+    def counter_of(self, saved: Saved) -> int | None:
+        """The version counter of the tensor that a saved value lies in, if the caller can see it."""
+        calling, number = self.program.calling, None
+        if saved.source == "input":
+            lifted = calling.inputs[self.halves.inputs[saved.place]]
+            number = lifted.alias.object if lifted is not None else None
+        elif saved.name in calling.homes:
+            number = calling.homes[saved.name][0]
+        elif saved.source == "output":
+            number = calling.outputs[self.halves.outputs[saved.place]]
+        return None if number is None else calling.checks.counters.get(number)
+
+    def watched(self) -> list[tuple[int, int]]:
+        """Tensors that dead ends have saved: the place of the source, and the tensor."""
+        checks = self.program.calling.checks
+        ends = [(place, end) for place, end in enumerate(checks.dead_ends) if end is not None]
+        return [(place, checks.holders[c]) for place, end in ends for c in sorted(end.saved) if c in checks.holders]
+
+    def dead_errors(self) -> Errors:
+        """For each source, the error that its dead ends raise in any case."""
+        ends = self.program.calling.checks.dead_ends
+        return tuple(None if end is None else end.error for end in ends)
+
+    # -- backwards ------------------------------------------------------------------------------------------
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
@@ -96,8 +148,9 @@ class CompiledStage:
         return None if found is None or found.error is not None else found
 
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
-        backward = run_engine(self.stage, layouts)
-        program = build(replace(self.stage, backward=backward), self.program.name).apply(self._way.passes)
+        stage = replace(self.stage, survey=_survey(self.stage, layouts))
+        stage = replace(stage, backward=run_engine(stage, layouts))
+        program = build(stage, self.program.name).apply(self._way.passes)
         return self._compile_backward(program, program.halves)
 
     def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
@@ -109,7 +162,7 @@ class CompiledStage:
                 "Run this part without foregrad."
             )
         if error is not None:
-            return CompiledBackward(lambda *_: (), (), 0, (), (), error)
+            return CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
         calling, signature = program.calling, program.signature
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
@@ -118,6 +171,7 @@ class CompiledStage:
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
+            checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
         )
 
@@ -125,6 +179,8 @@ class CompiledStage:
         """Gradients for the slots of the stage, from the tangents that are defined."""
         compiled = self.backward(self.layouts_of(tangents))
         defined = [t for t in tangents if t is not None]
+        for i in compiled.checks:
+            saved[i]
         values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
         with exclude_keys(BELOW_AUTOGRAD):
             given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
@@ -149,6 +205,7 @@ class CompiledStage:
             raise earlier.error
         following = replace(
             stage,
+            survey=_survey(stage, layouts),
             earlier=earlier,
             phase=stage.phase + 1,
             slots=(*stage.slots, *(t.ghost for t in earlier.tangents if t is not None and t.ghost.requires_grad)),
@@ -159,6 +216,14 @@ class CompiledStage:
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
         program = build(following, self.program.name).apply(self._way.passes)
         return CompiledStage(following, program, self._way)
+
+
+def _survey(stage: Stage, layouts: Layouts) -> Survey | None:
+    """What lies behind the sources whose tangents arrive; only the first stage reads tensors of the caller's."""
+    if stage.phase:
+        return None
+    sources = [source for source, stride in zip(stage.sources, layouts, strict=True) if stride is not None]
+    return survey(stage.recording.recorder, sources, stage.slots)
 
 
 def run_engine(stage: Stage, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Backward:
@@ -195,10 +260,52 @@ class Unpacked:
     """The saved tensors of a context, each unpacked when it is asked for: one that is not needed may be stale."""
 
     def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
         self._raw = ctx._raw_saved_tensors
 
     def __getitem__(self, place: int) -> Any:
         return self._raw[place].unpack()
+
+    def outputs(self, first: int) -> Sequence[Any]:
+        """The tensors from a place on, outputs of the node itself: the context unpacks these only with all others."""
+        try:
+            return self._ctx.saved_tensors[first:]
+        except RuntimeError:
+            stale = [hidden for raw in self._raw[:first] if (hidden := Stale.of(raw)) is not None]
+            try:
+                return self._ctx.saved_tensors[first:]
+            finally:
+                for hidden in stale:
+                    hidden.is_quiet = False
+
+
+class Stale:
+    """A saved tensor that was written since: unpacking it raises, unless it is quiet."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        self.error = error.with_traceback(None)
+        self.is_quiet = True
+
+    @staticmethod
+    def of(raw: Any) -> Stale | None:
+        """A saved tensor made quiet, if it is stale."""
+        try:
+            raw.unpack()
+        except RuntimeError as error:
+            stale = getattr(raw.unpack_hook, "__self__", None)
+            if raw.unpack_hook is None:
+                stale = Stale(error)
+                raw.register_hooks(lambda tensor: tensor, stale.unpack)
+            if not isinstance(stale, Stale):
+                raise  # by a hook of the user's
+            stale.is_quiet = True
+            return stale
+        return None
+
+    def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self.is_quiet:
+            raise self.error
+        return tensor
 
 
 class Later(torch.autograd.Function):
@@ -241,8 +348,8 @@ class Later(torch.autograd.Function):
     def backward(ctx: Any, *arrived: Any) -> Any:
         tangents = [arrived[place] for place in ctx.places]
         if torch.is_grad_enabled():
-            saved = ctx.saved_tensors
-            edges = saved[len(saved) - ctx.num_edges :]
+            saved = Unpacked(ctx)
+            edges = saved.outputs(len(ctx.compiled.halves.saved)) if ctx.num_edges else ()
             gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, edges)
         else:
             gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live)
@@ -250,12 +357,15 @@ class Later(torch.autograd.Function):
 
 
 def differentiable_backward(
-    compiled: CompiledStage, saved: Sequence[Any], tangents: Sequence[Any], live: Any, edges: Sequence[Any]
+    compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, edges: Sequence[Any]
 ) -> list[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
     differentiable = tuple(t is not None and t.requires_grad for t in tangents)
     following = compiled.next_stage(compiled.layouts_of(tangents), differentiable)
-    kept = {s.key: value for s, value in zip(compiled.halves.saved, saved, strict=False)}
+    needed = {s.key for s in following.halves.kept}
+    for i in compiled.checks_of(following.program):
+        saved[i]
+    kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
     defined = [t for t in tangents if t is not None]
     slots = [*edges, *(t for t in defined if t.requires_grad)]
     return list(Later.apply(following, kept, live, defined, *slots))  # type: ignore[no-untyped-call]

@@ -1,0 +1,26 @@
+"""Checks: which tensors must not have been written when a backward runs, as autograd has it.
+
+Autograd knows a write by the version counter of the tensor that a node saved. A value that the program keeps for
+backward may lie in memory that the caller sees through several tensors, with counters of their own (`x` and `x.data`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from foregrad.record.saved import DeadEnd
+
+
+@dataclass(frozen=True)
+class Checks:
+    """Counters are known by the object that they belong to."""
+
+    holders: dict[int, int]  # counters that can be seen after the call, and a tensor of the call that has each
+    counters: dict[int, int]  # inputs and results: the counter of each
+    readers: dict[str, set[int]]  # values of the forward: counters of the tensors through which backward reads them
+    saved: frozenset[int]  # counters of what the nodes have saved that eager's backward would run
+    dead_ends: tuple[DeadEnd | None, ...]  # for each source of the backward
+
+    def is_read_past(self, value: str, counter: int) -> bool:
+        """Whether backward reads a value through tensors that do not notice writes counted by this counter."""
+        return not self.readers.get(value, set()) <= {counter}
