@@ -24,6 +24,7 @@ from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
 from torch._C import _len_torch_function_stack as num_function_modes
 from torch._C._autograd import _unsafe_set_version_counter as _set_version_counters
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch._C._dynamo.guards import assert_size_stride as check_layout
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
@@ -71,6 +72,7 @@ __all__ = [
     "UnsupportedOperatorException",
     "autocast_disabled",
     "autocast_state",
+    "check_layout",
     "checkpoint_region",
     "current_autograd_node",
     "default_device_of",

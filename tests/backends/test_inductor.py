@@ -155,3 +155,15 @@ def test_a_name_of_the_module_comes_before_ours():
     assert compiled.captures == ()
     with pytest.raises(AttributeError, match="nothing"):
         _ = compiled.nothing
+
+
+@needs_compiler
+def test_saved_tensors_that_hooks_give_another_layout():
+    def f(x, w):
+        return (x.t() @ w).sin()
+
+    x, w = torch.randn(3, 2, requires_grad=True), torch.randn(3, 4, requires_grad=True)
+    expected = torch.autograd.grad(f(x, w).sum(), (x, w))
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t.t().clone().t()):
+        out = fg.compile(f, backend="inductor", progress=False)(x, w)
+    torch.testing.assert_close(torch.autograd.grad(out.sum(), (x, w)), expected)

@@ -17,7 +17,8 @@ from foregrad.backends.eager import ASKS_GRAD_MODE, compile_graph
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.regions.regions import Regions
-from foregrad.substrate import ops_are_transformed, reset_versions
+from foregrad.substrate import check_layout, ops_are_transformed, reset_versions
+from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
 #: These ask where a tensor lies in memory, or whether it has any.
@@ -49,6 +50,8 @@ class Guarded:
         self.regions = regions
         self._graph, self._name = graph, name
         self._fresh = _fresh_results(graph)
+        self._specs = [n.meta["spec"] for n in graph.graph.nodes if n.op == "placeholder"]
+        self._is_given_by_hooks = name == "backward"
 
     @property
     def library(self) -> Any:
@@ -58,9 +61,23 @@ class Guarded:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if ops_are_transformed():
             return compile_graph(self._graph, self._name)(*inputs)
-        results = self.run(*inputs)
+        results = self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))
         reset_versions([results[place] for place in self._fresh])
         return results
+
+    def _fitted(self, inputs: tuple[Any, ...]) -> Any:
+        """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts."""
+        try:
+            for value, spec in zip(inputs, self._specs, strict=True):
+                check_layout(value, spec.shape, spec.stride)
+        except AssertionError:
+            return [_fit(value, spec) for value, spec in zip(inputs, self._specs, strict=True)]
+        return inputs
+
+
+def _fit(value: torch.Tensor, spec: Spec) -> torch.Tensor:
+    made = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+    return value if Spec.of(value).matches(spec) else made.copy_(value)
 
 
 def _fresh_results(graph: fx.GraphModule) -> tuple[int, ...]:
