@@ -690,3 +690,8 @@ def write_both(p, q):
 )
 def test_arguments_of_two_dtypes_share_memory(fn, make):
     assert_same(fn, make, calls=2)
+
+
+def test_random_numbers_fill_a_transposed_tensor_in_the_order_of_its_memory():
+    assert_same(lambda x: torch.nn.functional.dropout(x, 0.5).mul(2), lambda: (leaf(3, 2).t(),), calls=2)
+    assert_same(lambda x: x.bernoulli_() + x.normal_(), lambda: (torch.randn(3, 2).t(),), calls=2)

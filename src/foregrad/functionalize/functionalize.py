@@ -16,7 +16,7 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, depends_on_order
-from foregrad.functionalize.variants import Pure, variant_of
+from foregrad.functionalize.variants import Pure, variant_for
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
@@ -163,7 +163,7 @@ class Functionalizer:
     def _write_op(self, op: Op) -> None:
         if (reason := depends_on_order(op)) is not None:
             raise self._refuse(op, reason)
-        variant = variant_of(op.func)
+        variant = variant_for(op)
         args, kwargs = variant.filled(self._resolve(op.args)), self._resolve(op.kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
         node = self._drawn(op) or self._call(variant.func, args, kwargs)
@@ -185,7 +185,7 @@ class Functionalizer:
 
     def _made_by(self, func: Any, op: Op, alias: Alias) -> Spec:
         """What the pure form of a writing op returns for this argument."""
-        variant = variant_of(op.func)
+        variant = variant_for(op)
         key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
         kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
         result = self._table.outcome(key, func, ghosts, kwargs, self._device).result

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.record.ghosts import kind_of
+from foregrad.record.trace import Op
 from foregrad.substrate import OpOverload
 
 aten = torch.ops.aten
@@ -78,6 +79,13 @@ _OTHER_NAMES = {
 @cache
 def variant_of(func: OpOverload) -> Variant:
     return _OTHER_NAMES.get(func) or _in_place(func) or _with_out(func) or _pure(func)
+
+
+def variant_for(op: Op) -> Variant:
+    """How to compute what this call writes: random numbers fill a tensor in the order of its memory."""
+    if kind_of(op.func).is_random and not all(alias.spec.is_contiguous for alias in op.writes):
+        return _pure(op.func)
+    return variant_of(op.func)
 
 
 def writes_out(func: OpOverload) -> bool:
