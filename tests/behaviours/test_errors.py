@@ -3,6 +3,7 @@
 import concurrent.futures
 import re
 import threading
+import warnings
 
 import pytest
 import torch
@@ -159,6 +160,10 @@ def takes(x, *, mask):
     return x * 2
 
 
+with warnings.catch_warnings():  # torch calls them a beta
+    warnings.simplefilter("ignore")
+    SPARSE_ROWS = torch.eye(2).to_sparse_csr()
+
 WITH_A_LINE = {
     "output": (returns_a_box, {}, "def returns_a_box", r"a Box as result\[1\]\['box'\]"),
     "seed": (seeds, {}, "def seeds", "seeds the random"),
@@ -167,6 +172,7 @@ WITH_A_LINE = {
     "leaf": (makes_a_leaf, {}, "def makes_a_leaf", "a leaf that it made"),
     "old memory": (replaces_memory, {}, "y[:1]", "memory it replaced"),
     "layout": (takes, {"mask": torch.eye(2).to_sparse()}, "def takes", "argument mask has the layout"),
+    "sparse rows": (takes, {"mask": SPARSE_ROWS}, "def takes", "argument mask has the layout"),
     "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask is a NestedTensor"),
 }
 

@@ -121,12 +121,11 @@ class Inputs:
 
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
-        is_plain = all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride()))
         if is_traceable_wrapper_subclass(tensor):
             what, instead = f"is a {type(tensor).__name__}", "Pass a plain tensor; tensors that wrap others cannot be"
         elif tensor.layout is not torch.strided:
             what, instead = f"has the layout {tensor.layout}", "Pass a strided tensor; others cannot be"
-        elif not is_plain:
+        elif not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
             what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
         else:
             self._recorder.device.stand_for(tensor.device)
