@@ -18,7 +18,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help:
 	@echo "make demo         train a small transformer, eager and captured side by side"
 	@echo "make test         run the tests"
-	@echo "make conformance  every op, module and architecture against eager, and 5,000 random programs"
+	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and Inductor's behaviour"
 	@echo "make bench        time to capture, of a call, of a training step"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make lint         formatting, lint, types"
@@ -45,6 +45,7 @@ test: $(STAMP)
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.fuzz --count 5000
+	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py

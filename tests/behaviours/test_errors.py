@@ -374,6 +374,7 @@ def gradient(f, number):
     return x.grad
 
 
+@only_with_eager("bitwise")
 def test_one_compiled_function_called_first_from_eight_threads():
     def f(x):
         return x.sin() * x.shape[0]

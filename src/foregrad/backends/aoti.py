@@ -22,7 +22,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as eager
-from foregrad.backends.guarded import Guarded, can_compile
+from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, one_at_a_time
 from foregrad.backends.lower import lower
 from foregrad.backends.toolchain import digest, prepare
@@ -39,6 +39,7 @@ class AOTI:
     rng: str = "eager"
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
+        graph = with_memory(graph)
         if not can_compile(graph):
             return eager(graph, name)
         try:

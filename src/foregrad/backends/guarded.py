@@ -17,12 +17,11 @@ from foregrad.backends.eager import ASKS_GRAD_MODE, compile_graph
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.regions.regions import Regions
-from foregrad.substrate import check_layout, ops_are_transformed, reset_versions
+from foregrad.substrate import check_layout, lazy_graph_module, ops_are_transformed, reset_versions
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
-#: These ask where a tensor lies in memory, or whether it has any.
-_LOOK_AT_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default, aten._efficientzerotensor.default}
+_LOOK_AT_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default}
 
 
 def can_compile(graph: fx.GraphModule) -> bool:
@@ -30,6 +29,20 @@ def can_compile(graph: fx.GraphModule) -> bool:
     matter, and not if it only makes views."""
     nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
     return any(not is_view(n) for n in nodes) and not any(_is_opaque(n) for n in graph.graph.nodes)
+
+
+def with_memory(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph with zeros in memory for tensors of zeros that have none, which loops could not read."""
+    if not any(n.target is aten._efficientzerotensor.default for n in module.graph.nodes):
+        return module
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    for node in module.graph.nodes:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        if node.target is aten._efficientzerotensor.default:
+            copies[node].target = aten.zeros.default
+    constants = {str(n.target): getattr(module, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
+    return lazy_graph_module(constants, graph, "Graph")
 
 
 def _is_opaque(node: fx.Node) -> bool:

@@ -17,7 +17,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, can_compile
+from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
@@ -41,6 +41,7 @@ class Inductor:
     regions: str = "auto"
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
+        graph = with_memory(graph)
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
         compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
