@@ -63,7 +63,8 @@ class Guarded:
         self.regions = regions
         self._graph, self._name = graph, name
         self._fresh = _fresh_results(graph)
-        self._specs = [n.meta["spec"] for n in graph.graph.nodes if n.op == "placeholder"]
+        placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
+        self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(_is_opaque(u) for u in n.users)]
         self._is_given_by_hooks = name == "backward"
 
     @property
@@ -81,10 +82,11 @@ class Guarded:
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts."""
         try:
-            for value, spec in zip(inputs, self._specs, strict=True):
-                check_layout(value, spec.shape, spec.stride)
+            for place, spec in self._layouts:
+                check_layout(inputs[place], spec.shape, spec.stride)
         except AssertionError:
-            return [_fit(value, spec) for value, spec in zip(inputs, self._specs, strict=True)]
+            specs = dict(self._layouts)
+            return [_fit(value, specs[i]) if i in specs else value for i, value in enumerate(inputs)]
         return inputs
 
 
