@@ -21,7 +21,12 @@ from foregrad.substrate import check_layout, lazy_graph_module, ops_are_transfor
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
-_LOOK_AT_MEMORY = {aten.as_strided.default, aten.as_strided_scatter.default}
+#: These ask where a tensor lies in memory, or take one whose size only the kernel knows.
+_BY_THEMSELVES = {
+    aten.as_strided.default,
+    aten.as_strided_scatter.default,
+    aten.mkldnn_rnn_layer_backward.default,
+}
 
 
 def can_compile(graph: fx.GraphModule) -> bool:
@@ -48,7 +53,7 @@ def with_memory(module: fx.GraphModule) -> fx.GraphModule:
 def _is_opaque(node: fx.Node) -> bool:
     spec = node.meta.get("spec")
     return (
-        node.target in _LOOK_AT_MEMORY
+        node.target in _BY_THEMSELVES
         or node.target in ASKS_GRAD_MODE
         or isinstance(node.target, Pure)
         or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
