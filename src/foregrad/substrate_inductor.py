@@ -68,6 +68,15 @@ def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
     return select_decomp_table()
 
 
+def draw_inside_loops(graph: fx.GraphModule, mode: FakeTensorMode) -> None:
+    """Let Inductor draw random numbers of its own, inside the loops that use them."""
+    from torch._inductor.fx_passes.replace_random import replace_random_passes
+    from torch._inductor.virtualized import V
+
+    with V.set_fake_mode(mode):
+        replace_random_passes(graph)
+
+
 def compile_with_inductor(
     graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
 ) -> Any:

@@ -167,3 +167,19 @@ def test_saved_tensors_that_hooks_give_another_layout():
     with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), lambda t: t.t().clone().t()):
         out = fg.compile(f, backend="inductor", progress=False)(x, w)
     torch.testing.assert_close(torch.autograd.grad(out.sum(), (x, w)), expected)
+
+
+@needs_compiler
+def test_fast_draws_are_inductors_own_and_backward_sees_the_same_mask():
+    x = torch.ones(500, 100, requires_grad=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing runs op by op
+        f = fg.compile(lambda x: nn.functional.dropout(x, 0.3), backend="inductor", rng="fast", progress=False)
+        torch.manual_seed(0)
+        first, second = f(x), f(x)
+    torch.manual_seed(0)
+    assert not torch.equal(first, nn.functional.dropout(x, 0.3))
+    assert not torch.equal(first, second)
+    assert abs(float((first != 0).float().mean()) - 0.7) < 0.02
+    (grad,) = torch.autograd.grad(first.sum(), x)
+    assert torch.equal(grad, first.detach())

@@ -24,9 +24,8 @@ from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, one_at_a_time
-from foregrad.backends.lower import lower
 from foregrad.backends.toolchain import digest, prepare
-from foregrad.substrate_inductor import compile_library, inductor_decompositions, inductor_error, library_runner
+from foregrad.substrate_inductor import compile_library, inductor_error, library_runner
 
 #: The linker's own digest of a library, in a note of that name.
 _BUILD_ID = re.compile(rb"(?<=\x14\0\0\0\x03\0\0\0GNU\0).{20}", re.DOTALL)
@@ -53,7 +52,7 @@ class AOTI:
         toolchain = prepare()
         interface = toolchain.interface()
         with Inductor(rng=self.rng).settings(graph):
-            lowered = lower(graph, inductor_decompositions())
+            lowered = Inductor(rng=self.rng).lowered(graph)
             places = _return_each_once(lowered.graph.graph)
             home = toolchain.folder / "libraries"
             home.mkdir(parents=True, exist_ok=True)

@@ -13,6 +13,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
@@ -24,7 +25,12 @@ from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
 from foregrad.regions.regions import Region, Regions, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
-from foregrad.substrate_inductor import compile_with_inductor, inductor_decompositions, inductor_draws_like_eager
+from foregrad.substrate_inductor import (
+    compile_with_inductor,
+    draw_inside_loops,
+    inductor_decompositions,
+    inductor_draws_like_eager,
+)
 from foregrad.words.progress import part
 
 #: Inductor keeps what it is doing in global variables.
@@ -63,13 +69,21 @@ class Inductor:
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
-            lowered = lower(graph, inductor_decompositions())
+            lowered = self.lowered(graph)
         with part("generate and build code"):
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
         boxed: Boxed = made.current_callable
         return boxed
+
+    def lowered(self, graph: fx.GraphModule) -> Lowered:
+        """A graph in the ops that Inductor wants, with its random numbers drawn as `rng` says."""
+        if self.rng == "eager":
+            return lower(graph, inductor_decompositions())
+        lowered = lower(graph, {**inductor_decompositions(), torch.ops.aten.bernoulli.p: _bernoulli})
+        draw_inside_loops(lowered.graph, lowered.mode)
+        return lowered
 
     @contextmanager
     def settings(self, graph: fx.GraphModule) -> Iterator[None]:
@@ -79,6 +93,12 @@ class Inductor:
             warnings.simplefilter("ignore")
             with inductor_draws_like_eager() if self.rng == "eager" and draws else nullcontext():
                 yield
+
+
+def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    if generator is not None:
+        raise NotImplementedError("Inductor draws from no generator of the user's")
+    return (torch.rand_like(like, dtype=torch.float32) < p).to(like.dtype)
 
 
 def _tensor_places(lowered: Lowered) -> list[int]:

@@ -19,11 +19,13 @@ from foregrad.words.spec import Spec
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
-    """A decomposed graph, fake tensors that look like its inputs, and real ones that it takes after these."""
+    """A decomposed graph, fake tensors that look like its inputs, real ones that it takes after these, and the
+    mode of the fake ones."""
 
     graph: fx.GraphModule
     inputs: list[torch.Tensor]
     constants: tuple[torch.Tensor, ...]
+    mode: FakeTensorMode
 
 
 def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]]) -> Lowered:
@@ -35,7 +37,7 @@ def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]])
         graph = trace_decomposed(module, inputs, decompositions)
     _keep_layouts(module.graph, graph.graph, mode)
     _check_pure(graph.graph)
-    return Lowered(graph, inputs, constants)
+    return Lowered(graph, inputs, constants, mode)
 
 
 def _check_pure(graph: fx.Graph) -> None:
