@@ -30,7 +30,8 @@ def compile(  # noqa: A001  the public name is fg.compile
     those before it is captured anew.
 
     `backend` is "inductor" (fused C++, the default where there is a compiler), "aoti" (the same as shared libraries),
-    "eager" (op by op, bitwise as eager PyTorch) or a function of your own. `rng="eager"` draws the random numbers that eager draws, "fast" others, faster.
+    "eager" (op by op, bitwise as eager PyTorch) or a function of your own. `rng="eager"` draws the random numbers that
+    eager draws, "fast" others, inside fused loops.
     `regions="auto"` compiles what repeats in the model once, "off" the model as a whole. Long work shows what it is
     doing; `progress=False` is quiet.
     """

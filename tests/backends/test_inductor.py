@@ -90,6 +90,14 @@ def test_the_blocks_of_a_stack_are_compiled_once():
     assert "blocks.*" in str(forward)
 
 
+@needs_compiler
+def test_without_regions_a_half_is_compiled_as_a_whole():
+    stack, x = ResidualStack(4, width=8), torch.randn(4, 8)
+    compiled = fg.compile(stack, backend="inductor", regions="off", progress=False)
+    torch.testing.assert_close(compiled(x), stack(x))
+    assert [[(r.label, r.count) for r in half.distinct] for half in compiled.regions] == [[("whole", 1)]] * 2
+
+
 def test_what_the_backend_got_wrong_is_named():
     def wrong(graph, name):
         run = choose.compile_graph(graph, name)
