@@ -66,13 +66,15 @@ class _InPlace:
 
     def _replaces(self, value: fx.Node) -> Any:
         """The argument over which the op of a value would write it, if it can write in place at all."""
-        node = _op_of(value)
+        node, place = _op_of(value), 0 if value.target is not operator.getitem else int(value.args[1])  # type: ignore[arg-type]
         if isinstance(node.target, Pure):
-            return self._written(node)[value.args[1]] if value is not node else None  # type: ignore[index]
+            return self._written(node)[place] if value is not node else None
+        if not has_in_place(node.target):
+            return None
+        first = node.args[0]
         if value is node:
-            return node.args[0] if has_in_place(node.target) and isinstance(node.args[0], fx.Node) else None
-        places: Any = node.args[0] if node.args else None
-        return places[value.args[1]] if has_in_place(node.target) and isinstance(places, (list, tuple)) else None
+            return first if isinstance(first, fx.Node) else None
+        return first[place] if isinstance(first, (list, tuple)) else None
 
     def _written(self, node: fx.Node) -> list[Any]:
         found: list[Any] = []
@@ -84,7 +86,8 @@ class _InPlace:
     # -- rewriting --------------------------------------------------------------------------------------
 
     def rewritten(self) -> fx.Graph:
-        graph, copies = fx.Graph(), {}
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
         items: dict[fx.Node, list[Any]] = {}
         for node in self.nodes:
             if node.target is aten.copy_.default and node.args[1] in self.chains:
@@ -145,7 +148,9 @@ def _same(value: fx.Node, before: Any) -> bool:
     if not isinstance(before, fx.Node):
         return False
     a, b = value.meta.get("spec"), before.meta.get("spec")
-    return a is not None and b is not None and a.is_dense and (a.shape, a.stride, a.dtype) == (b.shape, b.stride, b.dtype)
+    return (
+        a is not None and b is not None and a.is_dense and (a.shape, a.stride, a.dtype) == (b.shape, b.stride, b.dtype)
+    )
 
 
 def has_in_place(func: Any) -> bool:

@@ -109,5 +109,3 @@ def _ready(graph: Any, writes: dict[fx.Node, fx.Node]) -> dict[fx.Node, list[fx.
         at = max(order[value], last.get(target, 0))
         found.setdefault(nodes[at], []).append(value)
     return found
-
-

@@ -80,6 +80,7 @@ class CallWriter:
 
     def write(self, source: Source, *, grad_enabled: bool) -> None:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
+        self._drop_grads(source)
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
         emit_version_shifts(source, self.effects, inputs=True)
         if self.sources:
@@ -116,6 +117,12 @@ class CallWriter:
             source.line(f"o{number}.retain_grad()")
         set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
         source.line(f"return {self._result(source)}")
+
+    def _drop_grads(self, source: Source) -> None:
+        """Let go of gradients that nobody reads before new ones are made, as `zero_grad` does."""
+        dropped = self.calling.replaced_grads
+        for number, grad in dropped.items():
+            source.line(f"o{number}.grad = o{grad} = None")
 
     # -- names ------------------------------------------------------------------------------------------
 
@@ -279,9 +286,7 @@ class CallWriter:
         return f"v{saved.place}"
 
     def _not_differentiable(self) -> list[str]:
-        names = [
-            self._result_name(place) for place in self.outputs if self.calling.outputs[place] not in self.sources
-        ]
+        names = [self._result_name(place) for place in self.outputs if self.calling.outputs[place] not in self.sources]
         return names + [f"o{number}" for number in self.others if number not in self.sources]
 
     def _backward(self) -> Callable[..., Any]:

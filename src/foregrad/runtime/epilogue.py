@@ -88,8 +88,8 @@ def after_donation(steps: tuple[Step, ...], places: dict[Alias, int], written: f
         if not isinstance(step, Copy) or places[step.alias] not in written:
             left.append(step)
         elif step.how == "no_grad":
-            before = left.pop().targets if left and isinstance(left[-1], Bump) else ()
-            left.append(Bump(step.target, (*before, step.target)))
+            last = left.pop() if left and isinstance(left[-1], Bump) else None
+            left.append(Bump(step.target, (*(last.targets if isinstance(last, Bump) else ()), step.target)))
     return tuple(left)
 
 
