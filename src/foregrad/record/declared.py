@@ -13,7 +13,11 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.mirror import Mirror
 from foregrad.record.numbers import Expression, Numbers, expression_of, is_number
+from foregrad.record.recording import Recording
+from foregrad.record.trace import Storage
+from foregrad.substrate import FakeTensor
 
 _NOTHING: Any = object()
 
@@ -119,6 +123,30 @@ class Declared:
                     container.value.update(container.items)
                 elif type(container.value) is list:
                     container.value[:] = container.items.values()
+
+
+def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str]) -> Declared:
+    """The declared state that is not in modules; small tensors in either may be read as numbers."""
+    declared = Declared(recording.numbers)
+    for one in state:
+        if isinstance(one, torch.optim.Optimizer):
+            declared.add(names.get(id(one), "optimizer"), one)
+        elif isinstance(one, torch.nn.Module):
+            declared.small |= {id(b) for b in one.buffers() if b.dim() == 0}
+        elif isinstance(one, torch.Tensor):
+            declared.small |= {id(one)} if one.dim() == 0 else set()
+
+    def read(storage: Storage) -> Any:
+        real = next((i.real for i in recording.inputs.all if i.alias.storage is storage), None)
+        if real is None or id(real) not in declared.small or isinstance(real, FakeTensor):
+            return None
+        slot = declared.tensors.get(id(real))
+        return declared.read(real, "number" if slot is None else str(slot.key))
+
+    recorder = recording.recorder
+    if state:
+        recorder.values.mirror = Mirror(recorder.ops, recorder.constants, recording.numbers, read)
+    return declared
 
 
 def _changes(container: Container) -> Iterator[Store]:
