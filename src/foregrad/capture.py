@@ -149,11 +149,11 @@ def _holders(
         for name, module in top.named_modules(prefix=path):
             yield name or names.get(id(module), type(module).__name__), attributes_of(module)
     for one in state:
-        if not isinstance(one, (torch.nn.Module, torch.Tensor)):
+        if isinstance(one, torch.optim.Optimizer):
             yield names.get(id(one), type(one).__name__), attributes_of(one)
     for variable in reach:
         if isinstance(variable.value, PLAIN_OR_CONTAINER):
-            yield "", lambda v=variable: {v.name: v.read()}  # type: ignore[misc]
+            yield "", lambda v=variable: {v.name: v.read()}
 
 
 def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:

@@ -38,21 +38,36 @@ def step(
             optimizer.step()
             return loss
 
-    `state` are the modules, optimizers and tensors that the step reads and changes. They stay what they are: each call
-    leaves them as the step itself would. Numbers of the optimizers, such as learning rates, are read at each call.
+    `state` are the modules, optimizers, schedulers and tensors that the step reads and changes. They stay what they
+    are: each call leaves them as the step itself would. Numbers of the optimizers, such as learning rates, are read at
+    each call.
 
-    What the step changes in Python beside that (a counter on a module, a list that grows, a flag), and what it prints or
-    logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is quiet.
+    What the step changes in Python beside that (a counter on a module, a list that grows, a flag), and what it prints
+    or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
+    quiet.
 
     `backend`, `passes`, `rng`, `regions` and `progress` are those of `fg.compile`.
     """
     if python not in ("warn", "error", "allow"):
         raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
-        if not isinstance(one, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)):
-            raise TypeError(f"fg.step takes modules, optimizers and tensors as state, not a {type(one).__name__}")
+        _check(one)
     way = Way(choose(backend, rng=rng, regions=regions), tuple(passes), progress)
     return lambda function: Step(function, way, state, python)
+
+
+def _check(one: Any) -> None:
+    """Whether this can be state of a step."""
+    if isinstance(one, torch.optim.LBFGS):
+        raise CaptureError(
+            "LBFGS evaluates the loss as often as its value says, which no fixed program can do.\nLeave its step "
+            "outside, and compile the function that gives the loss with fg.compile."
+        )
+    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Tensor)
+    if not isinstance(one, kinds):
+        raise TypeError(
+            f"fg.step takes modules, optimizers, schedulers and tensors as state, not a {type(one).__name__}"
+        )
 
 
 class Step(Compiled):

@@ -61,6 +61,8 @@ class Intercept(TorchFunctionMode):
             if elsewhere.is_autocast:
                 refuse(f"uses autocast on {elsewhere.true.type}", "Cast with .to(dtype), or leave this part outside.")
             func, args, kwargs = elsewhere.inward(func, args, kwargs)
+        if kwargs and self._recorder.values.mirror is not None:
+            kwargs = {k: self._as_number(v) if k in ("alpha", "value") else v for k, v in kwargs.items()}
         special = _SPECIAL.get(func)
         if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
             return special(self, func, args, kwargs)
@@ -161,6 +163,11 @@ class Intercept(TorchFunctionMode):
         """The value of a small tensor of declared state is a number that each call reads."""
         number = self._recorder.values.number(args[0])
         return func(*args) if number is None else number
+
+    def _as_number(self, value: Any) -> Any:
+        """A small tensor that torch would read to have a number."""
+        number = self._recorder.values.number(value) if isinstance(value, Tensor) and value.dim() == 0 else None
+        return value if number is None else number
 
     def fused(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Torch takes no symbols for the numbers of a fused optimizer; the recorder does."""
