@@ -18,6 +18,9 @@ from foregrad.errors import CaptureError
 from foregrad.record.origins import definition
 from foregrad.runtime.halves import Pass, Way
 
+#: After as many captures a step probably depends on a number that changes at each call.
+_MANY_CAPTURES = 8
+
 
 def step(
     *state: Any,
@@ -81,6 +84,11 @@ class Step(Compiled):
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         captured = capture_call(self._target, args, kwargs, state=self.state, is_step=True)
+        if len(self.captures) == _MANY_CAPTURES:
+            reason = (
+                f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
+            )
+            warnings.warn(f"{reason}.\nKeep what changes at each call outside the step.", stacklevel=5)
         new = [change for change in captured.changes if change.name not in self._named]
         if new and self._python != "allow":
             self._named.update(change.name for change in new)

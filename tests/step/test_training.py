@@ -124,7 +124,7 @@ def test_a_schedule_by_the_loss_needs_no_new_capture():
     assert_as_eager(usual(after=after))
 
 
-@pytest.mark.parametrize("name", [n for n in SCHEDULES if n not in ("ChainedScheduler",)])
+@pytest.mark.parametrize("name", [n for n in SCHEDULES if n not in ("ChainedScheduler", "MultiStepLR")])
 def test_a_schedule_can_be_part_of_the_step(name):
     """What it counts are numbers of declared state; where it branches on them, there is a capture for each way."""
 
@@ -144,6 +144,25 @@ def test_a_schedule_can_be_part_of_the_step(name):
         return step, (model, optimizer, scheduler), None
 
     assert_as_eager(setup, num_captures=6, num_steps=8)
+
+
+def test_a_step_that_is_captured_again_and_again_says_why():
+    """MultiStepLR looks its counter up in a dict, which needs its value."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    scheduler = SCHEDULES["MultiStepLR"](optimizer)
+
+    @fg.step(model, optimizer, scheduler, backend="eager")
+    def step(x):
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        return loss.item()
+
+    with pytest.warns(UserWarning, match=r"captured 8 times; the last time because scheduler.last_epoch \+ 1"):
+        losses = [step(torch.ones(2, 3)) for _ in range(9)]
+    assert all(type(loss) is float for loss in losses)
 
 
 def test_a_number_may_change_the_path_of_the_optimizer():
