@@ -26,6 +26,7 @@ from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
+from foregrad.record.scaler import scaled_steps
 from foregrad.runtime.locate import Location, Variable, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_flatten_with_path
 from foregrad.words.spec import Spec
@@ -48,8 +49,8 @@ class Captured:
     def creates_state(self) -> bool:
         """Whether the next call finds more in declared state than this one did."""
         stores = self.program.calling.stored
-        slots = [store.slot for store in stores if isinstance(store.slot.holder, Container)]
-        return any(slot.key not in slot.holder.items for slot in slots)
+        slots = [s.slot for s in stores if isinstance(s.slot.holder, Container) and s.value is not None]
+        return any(slot.holder.items.get(slot.key) is None for slot in slots)
 
     @property
     def numbers(self) -> tuple[Expression, ...]:
@@ -119,7 +120,7 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     beside = Beside(_holders(recording, state, reach, names) if is_step else ())
     try:
         declared.lift()
-        with beside.watch() if is_step else nullcontext():
+        with beside.watch() if is_step else nullcontext(), scaled_steps(state):
             recording.forward(call or function, args, kwargs)
     finally:
         stored = kept.restore() + declared.restore()

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose
@@ -16,6 +17,7 @@ from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
 from foregrad.errors import CaptureError
 from foregrad.record.origins import definition
+from foregrad.record.scaler import CreatesState
 from foregrad.runtime.halves import Pass, Way
 
 #: After as many captures a step probably depends on a number that changes at each call.
@@ -66,10 +68,11 @@ def _check(one: Any) -> None:
             "LBFGS evaluates the loss as often as its value says, which no fixed program can do.\nLeave its step "
             "outside, and compile the function that gives the loss with fg.compile."
         )
-    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Tensor)
+    kinds = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
     if not isinstance(one, kinds):
         raise TypeError(
-            f"fg.step takes modules, optimizers, schedulers and tensors as state, not a {type(one).__name__}"
+            "fg.step takes modules, tensors, optimizers, schedulers and GradScalers as state, not a "
+            f"{type(one).__name__}"
         )
 
 
@@ -81,6 +84,12 @@ class Step(Compiled):
         self.state = state
         self._python = python
         self._named: set[str] = set()  # what it does in Python that was spoken of
+
+    def _capture(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return super()._capture(args, kwargs)
+        except CreatesState:
+            return self._target(*args, **kwargs)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         captured = capture_call(self._target, args, kwargs, state=self.state, is_step=True)
