@@ -16,7 +16,6 @@ from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
 from foregrad.errors import CaptureError
-from foregrad.record.origins import definition
 from foregrad.record.scaler import CreatesState
 from foregrad.runtime.halves import Pass, Way
 
@@ -92,7 +91,7 @@ class Step(Compiled):
             return self._target(*args, **kwargs)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
-        captured = capture_call(self._target, args, kwargs, state=self.state, is_step=True)
+        captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python)
         if len(self.captures) == _MANY_CAPTURES:
             reason = (
                 f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
@@ -102,14 +101,12 @@ class Step(Compiled):
         if new and self._python != "allow":
             self._named.update(change.name for change in new)
             what = f"{self.name} does in Python what its program does not repeat:\n" + "\n".join(map(str, new))
-            if self._python == "error":
-                raise CaptureError(f"{what}\n{definition(self._target)}\nDo it outside the step.")
             warnings.warn(f'{what}\nDo it outside the step, or say fg.step(..., python="allow").', stacklevel=5)
         return captured
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
-        if captured.creates_state:
+        if captured.creates_state and way is self.way:
             made = super()._make(captured, replace(way, backend=compile_graph), *rest)
             return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
         return super()._make(captured, way, *rest)

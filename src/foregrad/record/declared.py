@@ -32,9 +32,9 @@ class Slot:
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Container:
-    """A dict, list or tuple of declared state, as it was on entry."""
+    """A dict, list or tuple of declared state, as it was on entry; empty once the capture is finished."""
 
     index: int
     slot: Slot
@@ -133,6 +133,12 @@ class Declared:
                     container.value.update(container.items)
                 elif type(container.value) is list:
                     container.value[:] = container.items.values()
+
+    def release(self) -> None:
+        """Let go of all state: from now on each call brings its own."""
+        for container in self.containers:
+            container.value, container.items, container.lifted = None, {}, {}
+        self.tensors, self.reads = {}, {}
 
     def _is_held(self, container: Container) -> bool:
         """Whether a container is still where it was; what is in one that was replaced is of no interest."""
