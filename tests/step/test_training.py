@@ -400,8 +400,8 @@ def test_autocast():
 @pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_grad_scaler_leaves_steps_out(kind, options):
-    """Where a gradient is not finite, nothing but the scale changes. Steps that create state run in eager; there torch's
-    fused SGD leaves momentum uninitialized if it is left out, so it has none here.
+    """Where a gradient is not finite, nothing but the scale changes. Steps that create state run in eager; there
+    torch's fused SGD leaves momentum uninitialized if it is left out, so it has none here.
     """
 
     def setup():
