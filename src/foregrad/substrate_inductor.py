@@ -88,13 +88,6 @@ def compile_with_inductor(
         return compile_fx_inner(graph, inputs, **kind)
 
 
-def inductor_error() -> type[Exception]:
-    """What Inductor raises when it cannot compile a graph."""
-    from torch._inductor.exc import InductorError
-
-    return InductorError
-
-
 def use_compiler(name: str) -> None:
     """Let Inductor call this compiler, in place of the one that it would look for."""
     from torch._inductor import config
@@ -179,6 +172,20 @@ def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, 
         inductor_settings(**_LIBRARY, **place),
     ):
         return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
+
+
+def library_key(graph: fx.GraphModule, inputs: Any, **kind: Any) -> list[Any]:
+    """What a library depends on: all that Inductor's own cache asks for, and the layouts that the outputs have.
+
+    Inductor's part holds the ops with their arguments, what the inputs look like, Inductor's settings, torch's that
+    change code (threads, determinism, the default dtype), the version of torch and its compilers, and the machine.
+    """
+    from torch._inductor.codecache import compiled_fx_graph_hash
+
+    outputs: Any = graph.graph.output_node().args[0]
+    with inductor_settings(**_LIBRARY):
+        key, _ = compiled_fx_graph_hash(graph, inputs, kind, [])  # type: ignore[arg-type]
+    return [key, [list(n.meta["val"].stride()) for n in outputs]]
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

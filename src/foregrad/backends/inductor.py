@@ -61,7 +61,7 @@ class Inductor:
             with part(f"compile {name}{of}"), one_at_a_time, self.settings(region.graph):
                 return self._compile_graph(region.graph, is_backward=name == "backward")
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
-            what = f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}"
+            what = f"Inductor could not compile {name}{of}, which runs op by op: {first_line(error)}"
             warnings.warn(what, stacklevel=2)
         return _boxed(run_op_by_op(region.graph, name))
 
@@ -110,5 +110,6 @@ def _boxed(run: Runner) -> Boxed:
     return lambda inputs: run(*inputs)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, in a line."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
