@@ -5,8 +5,10 @@ Inductor is imported inside the functions, since that takes seconds. Checked aga
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -86,6 +88,47 @@ def compile_with_inductor(
     graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
     with inductor_settings(size_asserts=False, alignment_asserts=False):  # our guards have looked at every input
         return compile_fx_inner(graph, inputs, **kind)
+
+
+@contextmanager
+def built_later() -> Iterator[list[Callable[[], None]]]:
+    """Let Inductor return before the C++ compiler has built its kernels; what is yielded waits for them."""
+    from torch._inductor.async_compile import AsyncCompile
+
+    waits: list[Callable[[], None]] = []
+    wait = AsyncCompile.wait
+    with patch.object(AsyncCompile, "wait", lambda *what: waits.append(partial(wait, *what))):
+        yield waits
+
+
+def forget_unfinished_kernels() -> None:
+    """Drop what Inductor has begun and still keeps in the process; it is begun anew when it is asked for again."""
+    from torch._inductor import codecache
+    from torch._inductor.async_compile import AsyncCompile
+
+    if AsyncCompile.pool.cache_info().currsize:
+        AsyncCompile.pool().shutdown(wait=True, cancel_futures=True)
+        AsyncCompile.pool.cache_clear()
+    codecache.CppCodeCache.cache.clear()
+    codecache.CppPythonBindingsCodeCache.cache_clear()
+    codecache.PyCodeCache.cache_clear()
+
+
+#: How Inductor's folders for builds end.
+BUILD_FOLDER = "_CxxBuild"
+
+
+def build_with(run: Callable[[list[str], Path], tuple[int, str]]) -> None:
+    """Let Inductor run the C++ compiler this way: a command in a folder gives a status and what was said."""
+    from torch._inductor import cpp_builder, exc
+
+    def run_compile_cmd(cmd_line: str, cwd: str) -> None:
+        command = shlex.split(cmd_line)
+        status, said = run(command, Path(cwd))
+        if status:
+            raise exc.CppCompileError(command, said)
+
+    cpp_builder.run_compile_cmd = run_compile_cmd
 
 
 def use_compiler(name: str) -> None:

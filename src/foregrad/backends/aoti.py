@@ -16,6 +16,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
+from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, first_line, one_at_a_time
@@ -41,7 +42,7 @@ class AOTI:
             return eager(graph, name)
         inductor = Inductor(rng=self.rng)
         try:
-            with part(f"compile {name}"), one_at_a_time, inductor.settings(graph):
+            with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, inductor.settings(graph):
                 with part("lower"):
                     lowered = inductor.lowered(graph)
                 return Guarded(_library(lowered, is_backward=name == "backward"), graph, name)

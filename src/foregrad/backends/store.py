@@ -1,7 +1,7 @@
 """Store: what was built once is found again by its key, also by a later process.
 
-    libraries-1/3f0c…/graph.so          what was built
-    libraries-1/3f0c…/digests.json      of each file beside it, so that a damaged one is built again
+libraries-1/3f0c…/graph.so          what was built
+libraries-1/3f0c…/digests.json      of each file beside it, so that a damaged one is built again
 """
 
 from __future__ import annotations
