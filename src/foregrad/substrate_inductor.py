@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -90,15 +90,54 @@ def compile_with_inductor(
         return compile_fx_inner(graph, inputs, **kind)
 
 
+@dataclass(frozen=True)
+class Kernel:
+    """A C++ kernel that is to be built, in the place of its function."""
+
+    source: str
+
+
 @contextmanager
-def built_later() -> Iterator[list[Callable[[], None]]]:
-    """Let Inductor return before the C++ compiler has built its kernels; what is yielded waits for them."""
+def built_later(build: Callable[[list[str]], Callable[[], list[Any]]]) -> Iterator[list[Callable[[], None]]]:
+    """Let Inductor return before its kernels are built; what is yielded waits for them.
+
+    `build` begins with the kernels of a graph, and returns what waits for their functions.
+    """
     from torch._inductor.async_compile import AsyncCompile
 
     waits: list[Callable[[], None]] = []
-    wait = AsyncCompile.wait
-    with patch.object(AsyncCompile, "wait", lambda *what: waits.append(partial(wait, *what))):
+    wait_for_others = AsyncCompile.wait
+
+    def kernel(_compiler: Any, _types: list[str], source: str) -> Kernel:
+        return Kernel(source)
+
+    def wait(compiler: Any, scope: dict[str, Any]) -> None:
+        kernels = {name: value.source for name, value in scope.items() if isinstance(value, Kernel)}
+        functions = build(list(kernels.values()))
+
+        def finish() -> None:
+            scope.update(zip(kernels, functions(), strict=True))
+            wait_for_others(compiler, scope)
+
+        waits.append(finish)
+
+    with patch.object(AsyncCompile, "cpp_pybinding", kernel), patch.object(AsyncCompile, "wait", wait):
         yield waits
+
+
+def num_builds_at_once() -> int:
+    """How many runs of the C++ compiler Inductor has at once."""
+    from torch._inductor.async_compile import get_compile_threads
+
+    return get_compile_threads()
+
+
+def build_module(source: str) -> Callable[[], Any]:
+    """Begin to build the C++ of a Python module that is called `kernel`; what is returned waits for the module."""
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    return CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=AsyncCompile.submit)
 
 
 def forget_unfinished_kernels() -> None:

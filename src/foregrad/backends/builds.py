@@ -29,7 +29,7 @@ class Builds:
         place = command.index("-o") + 1
         final = folder / command[place]
         unfinished = final.with_name(f".{os.getpid()}.{threading.get_ident()}.{final.name}")
-        command = [*command[:place], str(unfinished), *command[place + 1 :]]
+        command = [*command[:place], str(unfinished), *command[place + 1 :], "-w"]  # warnings about torch's headers
         is_finished = False
         try:
             status, said = self._run(command, folder)

@@ -20,6 +20,7 @@ from foregrad.backends.backend import Runner
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
+from foregrad.backends.kernels import build_kernels
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
@@ -102,7 +103,7 @@ class Inductor:
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
-        with part("generate code"), built_later() as waits:
+        with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
