@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,14 +16,16 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, depends_on_order
-from foregrad.functionalize.variants import Pure, variant_for
-from foregrad.functionalize.views import INVERSES, out_of_place
-from foregrad.record.ghosts import GhostTable, Made
+from foregrad.functionalize.variants import Pure, made_by, variant_for
+from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
+from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
+
+_FEW_PARTS = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -177,22 +179,11 @@ class Functionalizer:
 
     def _take(self, alias: Alias, value: fx.Node, op: Op, func: Any) -> None:
         """Let an alias have a new value, brought to the alias' own dtype and strides."""
-        made = self._made_by(func, op, alias) if not isinstance(func, Pure) else alias.spec
+        made = made_by(func, op, alias, self._table, self._device) if not isinstance(func, Pure) else alias.spec
         value.meta["spec"] = made
         if (made.shape, made.stride, made.dtype) != (alias.size, alias.stride, alias.dtype):
             value = self.emit(aten.copy.default, (self.read(alias), value), alias.spec)
         self.write(alias, value)
-
-    def _made_by(self, func: Any, op: Op, alias: Alias) -> Spec:
-        """What the pure form of a writing op returns for this argument."""
-        variant = variant_for(op)
-        key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
-        kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
-        result = self._table.outcome(key, func, ghosts, kwargs, self._device).result
-        made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
-        if not isinstance(made, Made):
-            return alias.spec
-        return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
 
     # -- values ---------------------------------------------------------------------------------------
 
@@ -274,10 +265,17 @@ class Functionalizer:
         given = [a for a in alias.storage.aliases if a.op is None or self._is_resized(a)] if contents.flat else []
         if contents.flat and alias.storage.kind == "input" and not covered(alias, given):
             raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
-        new = self._whole(alias, value, contents)
-        contents.node = new
+        untouched = [(part, self.read(part)) for part in self._beside(alias)]
+        contents.node = self._whole(alias, value, contents)
         contents.generation += 1
-        self._values[alias] = (value, contents.generation)
+        self._values.update({part: (node, contents.generation) for part, node in [(alias, value), *untouched]})
+
+    def _beside(self, alias: Alias) -> list[Alias]:
+        """The other parts of what an alias is a part of: a write to one leaves them as they are."""
+        op = self.ops[alias.op] if alias.op is not None and alias.op < len(self.ops) else None
+        if op is None or op.func not in PARTS or len(op.outputs) > _FEW_PARTS:
+            return []
+        return [part for part in op.outputs if part is not alias]
 
     def _is_resized(self, alias: Alias) -> bool:
         is_op = alias.op is not None and alias.op < len(self.ops)
@@ -377,23 +375,3 @@ def _short_name(func: Any) -> str:
     if func is operator.getitem:
         return "item"
     return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)
-
-
-def _key(value: Any) -> list[Any]:
-    if isinstance(value, Alias):
-        return [value.meta]
-    if isinstance(value, (list, tuple)):
-        return [len(value), *(k for v in value for k in _key(v))]
-    if isinstance(value, dict):
-        return [k for name, v in value.items() for k in (name, *_key(v))]
-    if isinstance(value, torch.Generator):
-        return [object()]
-    return [type(value), value]
-
-
-def _ghosts(value: Any) -> Any:
-    if isinstance(value, Alias):
-        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
-    if isinstance(value, (list, tuple)):
-        return [_ghosts(v) for v in value]
-    return value

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 
-from foregrad.record.ghosts import kind_of
-from foregrad.record.trace import Op
+from foregrad.record.ghosts import GhostTable, Made, kind_of
+from foregrad.record.trace import Alias, Op
 from foregrad.substrate import OpOverload
+from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
 
@@ -155,3 +156,35 @@ def _pure(func: OpOverload) -> Variant:
 
 def _shape_of(func: OpOverload) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in func._schema.arguments]
+
+
+def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.device | None) -> Spec:
+    """What the pure form of a writing op returns for an argument that the op writes."""
+    variant = variant_for(op)
+    key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
+    kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
+    result = table.outcome(key, func, ghosts, kwargs, device).result
+    made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
+    if not isinstance(made, Made):
+        return alias.spec
+    return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
+
+
+def _key(value: Any) -> list[Any]:
+    if isinstance(value, Alias):
+        return [value.meta]
+    if isinstance(value, (list, tuple)):
+        return [len(value), *(k for v in value for k in _key(v))]
+    if isinstance(value, dict):
+        return [k for name, v in value.items() for k in (name, *_key(v))]
+    if isinstance(value, torch.Generator):
+        return [object()]
+    return [type(value), value]
+
+
+def _ghosts(value: Any) -> Any:
+    if isinstance(value, Alias):
+        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
+    if isinstance(value, (list, tuple)):
+        return [_ghosts(v) for v in value]
+    return value
