@@ -76,7 +76,8 @@ class CompiledStage:
     def regions(self) -> tuple[Regions, ...]:
         """The regions of each half that its backend compiled by regions."""
         runs = [self.run_forward, *(b.run for b in self._backwards.values())]
-        return tuple(run.regions for run in runs if hasattr(run, "regions"))
+        found = [getattr(run, "regions", None) for run in runs]
+        return tuple(regions for regions in found if regions is not None)
 
     # -- what must not be written ---------------------------------------------------------------------------
 
