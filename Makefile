@@ -16,7 +16,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo test conformance bench bench-cold lint format clean
 
 help:
-	@echo "make demo         train a small transformer, eager and captured side by side"
+	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make test         run the tests"
 	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and Inductor's behaviour"
 	@echo "make bench        time to capture, of a call, of a training step"
