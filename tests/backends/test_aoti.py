@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -17,6 +18,7 @@ import foregrad as fg
 from foregrad.backends import aoti, toolchain
 from foregrad.backends.aoti import AOTI, Library
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 
 
@@ -140,10 +142,47 @@ print(json.dumps({"sets": sets, "started": started, "seconds": time.perf_counter
 """
 
 
+AGAIN = """
+import subprocess, sys
+import torch
+import foregrad as fg
+torch.set_num_threads(1)
+run, started = subprocess.Popen.__init__, []
+def watch(self, command, *args, **kwargs):
+    started.append(str(command))
+    run(self, command, *args, **kwargs)
+subprocess.Popen.__init__ = watch
+x, w = torch.randn(5, 7), torch.randn(5, 7)
+result = fg.compile(lambda x, w: (x * w).sin().sum(0), backend="aoti", progress=False)(x, w)
+torch.testing.assert_close(result, (x * w).sin().sum(0))
+print(len([c for c in started if "-o" in c]))
+"""
+
+
+def test_a_later_process_finds_the_library_and_builds_a_damaged_one_again(tmp_path):
+    known = toolchain.prepare()
+    known.interface()
+    copied = tmp_path / "toolchain" / known.folder.name
+    copied.mkdir(parents=True)
+    shutil.copy(known.file, copied.with_suffix(".json"))
+    shutil.copy(known.folder / "interface.o", copied)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "FOREGRAD_CACHE_DIR": str(tmp_path)}
+
+    def num_builds():
+        command = [sys.executable, "-c", AGAIN]
+        return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+    assert num_builds() > 0
+    assert num_builds() == 0
+    (library,) = copied.glob("libraries-*/*/graph.so")
+    library.write_bytes(library.read_bytes()[:5000])
+    assert num_builds() > 0
+    assert num_builds() == 0
+
+
 def test_a_later_process_asks_the_compiler_nothing():
     here = toolchain.prepare().instruction_sets
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run(
         [sys.executable, "-c", RECALL], env=environment, capture_output=True, text=True, check=True
     ).stdout
