@@ -1,34 +1,33 @@
 """The `aoti` backend: each graph as one shared library, called with no Python between its kernels.
 
 Inductor's ahead-of-time mode writes the C++. What is the same in all libraries is compiled once for each machine, so
-that a library takes about as long as Inductor's own kernels do.
+that a library takes about as long as Inductor's own kernels do. A library that was built before is found again.
 """
 
 from __future__ import annotations
 
-import hashlib
-import os
-import re
-import shutil
 import warnings
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
+from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
-from foregrad.backends.inductor import Inductor, one_at_a_time
+from foregrad.backends.inductor import Inductor, first_line, one_at_a_time
+from foregrad.backends.lower import Lowered
+from foregrad.backends.store import Store
 from foregrad.backends.toolchain import digest, prepare
-from foregrad.substrate_inductor import compile_library, inductor_error, library_runner
+from foregrad.substrate_inductor import compile_library, library_key, library_runner
+from foregrad.words.progress import part
 
-#: The linker's own digest of a library, in a note of that name.
-_BUILD_ID = re.compile(rb"(?<=\x14\0\0\0\x03\0\0\0GNU\0).{20}", re.DOTALL)
+#: The number counts the ways in which we have built libraries: one of an older way is not found.
+_FOLDER = "libraries-1"
 
 
 @dataclass(frozen=True)
@@ -41,32 +40,34 @@ class AOTI:
         graph = with_memory(graph)
         if not can_compile(graph):
             return eager(graph, name)
+        inductor = Inductor(rng=self.rng)
         try:
-            with one_at_a_time:
-                return Guarded(self._compile(graph, name), graph, name)
-        except inductor_error() as error:
-            _warn_refused(str(error).strip().splitlines()[0])
-            return Inductor(rng=self.rng)(graph, name)
+            with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, inductor.settings(graph):
+                with part("lower"):
+                    lowered = inductor.lowered(graph)
+                return Guarded(_library(lowered, is_backward=name == "backward"), graph, name)
+        except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
+            _warn_refused(first_line(error))
+            return inductor(graph, name)
 
-    def _compile(self, graph: fx.GraphModule, name: str) -> Runner:
+
+def _library(lowered: Lowered, **kind: Any) -> Library:
+    """The library of a graph: one that was built before, or a new one."""
+    places = _return_each_once(lowered.graph.graph)
+    with part("ask the toolchain"):
         toolchain = prepare()
-        interface = toolchain.interface()
-        with Inductor(rng=self.rng).settings(graph):
-            lowered = Inductor(rng=self.rng).lowered(graph)
-            places = _return_each_once(lowered.graph.graph)
-            home = toolchain.folder / "libraries"
-            home.mkdir(parents=True, exist_ok=True)
-            with TemporaryDirectory(dir=home) as folder:
-                made = compile_library(
-                    lowered.graph,
-                    lowered.inputs,
-                    folder,
-                    f"graph_{digest(lowered.graph.code)}",
-                    interface,
-                    is_backward=name == "backward",
-                )
-                library = _move_into_place(Path(made), home)
-        return Library(library, places, lowered.constants)
+    with part("look for a library"):
+        key = digest(library_key(lowered.graph, lowered.inputs, **kind))
+
+    def build(folder: Path) -> dict[str, Path]:
+        with part("generate and build code"):
+            interface = toolchain.interface()
+            made = Path(compile_library(lowered.graph, lowered.inputs, str(folder), f"graph_{key}", interface, **kind))
+        by_suffix = {suffix: made.with_suffix(suffix) for suffix in (".so", ".json")}  # and the ops called by name
+        return {f"graph{suffix}": file for suffix, file in by_suffix.items() if file.exists()}
+
+    folder = Store(toolchain.folder / _FOLDER).get(key, build)
+    return Library(folder / "graph.so", places, lowered.constants)
 
 
 class Library:
@@ -94,29 +95,6 @@ def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:
     output.args = (tuple(own),)
     positions = {node: place for place, node in enumerate([*own, *inputs])}
     return tuple(None if r is None else positions[r] for r in results)
-
-
-def _move_into_place(made: Path, home: Path) -> Path:
-    """Give a finished library, and the list of ops that it calls, its final name: one rename, so never a half.
-
-    The name is that of the content, without the folder where it was made, so that the same graph is the same library.
-    """
-    kept = made.parent / "library"
-    kept.mkdir()
-    name = hashlib.sha256()
-    for suffix in (".so", ".json"):
-        if (file := made.with_suffix(suffix)).exists():
-            content = file.read_bytes().replace(str(made.parent).encode(), b"")
-            name.update(_BUILD_ID.sub(b"", content))
-            file.rename(kept / f"graph{suffix}")
-    final = home / name.hexdigest()[:32]
-    try:
-        os.rename(kept, final)
-    except OSError:  # another process was first
-        if not final.is_dir():
-            raise
-        shutil.rmtree(kept)
-    return final / "graph.so"
 
 
 @cache

@@ -17,15 +17,18 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
+from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, can_compile, fitting, with_memory
+from foregrad.backends.kernels import build_kernels
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
-from foregrad.regions.regions import Region, Regions, find_regions, whole
+from foregrad.regions.regions import find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (
+    built_later,
     compile_with_inductor,
     draw_inside_loops,
     inductor_decompositions,
@@ -47,35 +50,64 @@ class Inductor:
     regions: str = "auto"
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
+        return self.start(graph, name)()
+
+    def start(self, graph: fx.GraphModule, name: str) -> Callable[[], Runner]:
+        """Write the code of a graph. The C++ compiler builds it while other graphs are begun."""
         graph = with_memory(graph)
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
-        compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
-        return Guarded(stitch(found, compiled, name, boxed=True), graph, name, found)
+        num = len(found.distinct)
+        names = [f"{name}, region {place + 1} of {num}" if num > 1 else name for place in range(num)]
+        with stopped_by_interrupts():
+            begun = [self._start(r.graph, n, name) for r, n in zip(found.distinct, names, strict=True)]
 
-    def _compile(self, region: Region, name: str, place: int, found: Regions) -> Boxed:
-        if not can_compile(region.graph):
-            return _op_by_op(region.graph, name)
-        of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
+        def finish() -> Runner:
+            with part(f"build {name}"), stopped_by_interrupts():
+                built = [end() for end in begun]
+            return Guarded(stitch(found, built, name, boxed=True), graph, name, found)
+
+        return finish
+
+    def _start(self, graph: fx.GraphModule, title: str, half: str) -> Callable[[], Boxed]:
+        """Begin a region; op by op where a compiler cannot do it, or fails."""
+
+        def op_by_op(error: Exception | None = None) -> Boxed:
+            if error is not None:
+                what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
+                warnings.warn(what, stacklevel=3)
+            run = fitting(run_op_by_op(graph, half), graph)
+            return lambda inputs: run(*inputs)
+
+        if not can_compile(graph):
+            return op_by_op
         try:
-            with part(f"compile {name}{of}"), one_at_a_time, self.settings(region.graph):
-                return self._compile_graph(region.graph, is_backward=name == "backward")
+            with part(f"compile {title}"), one_at_a_time, self.settings(graph):
+                boxed, waits = self._generate(graph, is_backward=half == "backward")
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
-            what = f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}"
-            warnings.warn(what, stacklevel=2)
-        return _op_by_op(region.graph, name)
+            failed = op_by_op(error)
+            return lambda: failed
 
-    def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Boxed:
+        def finish() -> Boxed:
+            try:
+                for wait in waits:
+                    wait()
+            except Exception as error:  # noqa: BLE001  as above
+                return op_by_op(error)
+            return boxed
+
+        return finish
+
+    def _generate(self, graph: fx.GraphModule, *, is_backward: bool) -> tuple[Boxed, list[Callable[[], None]]]:
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
-        with part("generate and build code"):
+        with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
-        boxed: Boxed = made.current_callable
-        return boxed
+        return made.current_callable, waits
 
     def lowered(self, graph: fx.GraphModule) -> Lowered:
         """A graph in the ops that Inductor wants, with its random numbers drawn as `rng` says."""
@@ -106,10 +138,6 @@ def _tensor_places(lowered: Lowered) -> list[int]:
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
 
 
-def _op_by_op(graph: fx.GraphModule, name: str) -> Boxed:
-    run = fitting(run_op_by_op(graph, name), graph)
-    return lambda inputs: run(*inputs)
-
-
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, in a line."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
