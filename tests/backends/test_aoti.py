@@ -16,7 +16,8 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from foregrad.backends import aoti, toolchain
-from foregrad.backends.aoti import AOTI, Library
+from foregrad.backends.aoti import AOTI
+from foregrad.backends.library import Library
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")

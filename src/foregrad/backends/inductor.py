@@ -21,11 +21,12 @@ from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, can_compile, fitting, with_memory
 from foregrad.backends.kernels import build_kernels
+from foregrad.backends.library import library
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
-from foregrad.regions.regions import find_regions, whole
+from foregrad.regions.regions import WHOLE, Region, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (
     built_later,
@@ -60,7 +61,7 @@ class Inductor:
         num = len(found.distinct)
         names = [f"{name}, region {place + 1} of {num}" if num > 1 else name for place in range(num)]
         with stopped_by_interrupts():
-            begun = [self._start(r.graph, n, name) for r, n in zip(found.distinct, names, strict=True)]
+            begun = [self._start(r, n, name) for r, n in zip(found.distinct, names, strict=True)]
 
         def finish() -> Runner:
             with part(f"build {name}"), stopped_by_interrupts():
@@ -69,8 +70,9 @@ class Inductor:
 
         return finish
 
-    def _start(self, graph: fx.GraphModule, title: str, half: str) -> Callable[[], Boxed]:
+    def _start(self, region: Region, title: str, half: str) -> Callable[[], Boxed]:
         """Begin a region; op by op where a compiler cannot do it, or fails."""
+        graph = region.graph
 
         def op_by_op(error: Exception | None = None) -> Boxed:
             if error is not None:
@@ -83,7 +85,7 @@ class Inductor:
             return op_by_op
         try:
             with part(f"compile {title}"), one_at_a_time, self.settings(graph):
-                boxed, waits = self._generate(graph, is_backward=half == "backward")
+                boxed, waits = self._generate(graph, as_library=_is_light(region), is_backward=half == "backward")
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
             failed = op_by_op(error)
             return lambda: failed
@@ -98,11 +100,15 @@ class Inductor:
 
         return finish
 
-    def _generate(self, graph: fx.GraphModule, *, is_backward: bool) -> tuple[Boxed, list[Callable[[], None]]]:
+    def _generate(
+        self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool
+    ) -> tuple[Boxed, list[Callable[[], None]]]:
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
+        if as_library:
+            return library(lowered, is_backward=is_backward).boxed, []
         with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
@@ -125,6 +131,17 @@ class Inductor:
             warnings.simplefilter("ignore")
             with inductor_draws_like_eager() if self.rng == "eager" and draws else nullcontext():
                 yield
+
+
+#: Bytes of a value that a loop goes over in about the time that Python takes to call it.
+_LIGHT_BYTES = 1 << 16
+
+
+def _is_light(region: Region) -> bool:
+    """Whether what takes time in a region is to call its kernels, rather than to run them."""
+    nodes = region.graph.graph.nodes
+    sizes = [s.num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
+    return (region.label == WHOLE or region.count > 1) and sum(sizes) <= _LIGHT_BYTES * len(sizes)
 
 
 def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:

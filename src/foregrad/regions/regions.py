@@ -20,6 +20,8 @@ from foregrad.regions.find import find_pieces
 from foregrad.regions.steps import Form, Steps
 from foregrad.substrate import lazy_graph_module
 
+WHOLE = "whole"  # the label of a region that is all there is
+
 
 @dataclass(frozen=True, eq=False)
 class Region:
@@ -126,7 +128,7 @@ def _extract(form: Form) -> fx.GraphModule:
 def _label(occurrences: list[Form], num_calls: int) -> str:
     """The module that all ops of a region come from, with a star for the index that varies: `blocks.*`."""
     if num_calls == 1:
-        return "whole"
+        return WHOLE
     paths = {
         tuple(o.module.split(".")) for f in occurrences for n in f.nodes if (o := n.meta.get("origin")) and o.module
     }
