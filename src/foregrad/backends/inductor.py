@@ -19,7 +19,7 @@ from torch import fx
 from foregrad.backends.backend import Runner
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, can_compile, with_memory
+from foregrad.backends.guarded import Guarded, can_compile, fitting, with_memory
 from foregrad.backends.kernels import build_kernels
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.stitch import stitch
@@ -76,7 +76,7 @@ class Inductor:
             if error is not None:
                 what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
                 warnings.warn(what, stacklevel=3)
-            run = run_op_by_op(graph, half)
+            run = fitting(run_op_by_op(graph, half), graph)
             return lambda inputs: run(*inputs)
 
         if not can_compile(graph):
