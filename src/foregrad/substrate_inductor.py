@@ -6,6 +6,7 @@ Inductor is imported inside the functions, since that takes seconds. Checked aga
 from __future__ import annotations
 
 import shlex
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -106,12 +107,15 @@ def built_later(build: Callable[[list[str]], Callable[[], list[Any]]]) -> Iterat
     from torch._inductor.async_compile import AsyncCompile
 
     waits: list[Callable[[], None]] = []
-    wait_for_others = AsyncCompile.wait
+    build_alone, wait_for_others, here = AsyncCompile.cpp_pybinding, AsyncCompile.wait, threading.get_ident()
 
-    def kernel(_compiler: Any, _types: list[str], source: str) -> Kernel:
-        return Kernel(source)
+    def kernel(compiler: Any, types: list[str], source: str) -> Any:
+        return Kernel(source) if threading.get_ident() == here else build_alone(compiler, types, source)
 
     def wait(compiler: Any, scope: dict[str, Any]) -> None:
+        if threading.get_ident() != here:
+            wait_for_others(compiler, scope)  # a compilation of somebody else's
+            return
         kernels = {name: value.source for name, value in scope.items() if isinstance(value, Kernel)}
         functions = build(list(kernels.values()))
 
