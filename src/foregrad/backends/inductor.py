@@ -108,7 +108,10 @@ class Inductor:
         with part("lower"):
             lowered = self.lowered(graph)
         if as_library:
-            return library(lowered, is_backward=is_backward).boxed, []
+            try:
+                return library(lowered, is_backward=is_backward).boxed, []
+            except Exception:  # noqa: BLE001  what cannot be a library is called from Python
+                lowered = self.lowered(graph)
         with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
