@@ -1,0 +1,65 @@
+"""Which module a node of the autograd graph comes from."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from foregrad.graph.order import in_order
+from foregrad.substrate import next_sequence_number, tree_leaves
+from foregrad.substrate_graph import sequence_number
+
+_KEY = "foregrad.module"
+
+
+@contextmanager
+def track_modules(model: nn.Module) -> Iterator[None]:
+    """Inside, nodes remember the path of the module of `model` that made them; `""` is the model itself.
+
+    `find(module=...)`, `memory`, `render` and `diff` use it.
+    """
+    handles: list[Any] = []
+    begun = threading.local()  # sequence numbers at which the running calls of this thread began
+
+    def enter(module: nn.Module, args: Any) -> None:
+        begun.numbers = [*getattr(begun, "numbers", ()), next_sequence_number()]
+
+    def leave(path: str, result: Any) -> None:
+        *begun.numbers, first = begun.numbers
+        if result is not None:  # else the call raised
+            _label([t for t in tree_leaves(result) if isinstance(t, torch.Tensor)], first, path)
+
+    try:
+        for path, module in model.named_modules():
+            handles.append(module.register_forward_pre_hook(enter))
+            handles.append(
+                module.register_forward_hook(lambda _, args, result, path=path: leave(path, result), always_call=True)
+            )
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def module_of(node: Any) -> str:
+    """The path of the module that a node comes from, as far as known: of a node of the graph, or of a program."""
+    if isinstance(node, torch.fx.Node):
+        origin = node.meta.get("origin")
+        return origin.module if origin is not None else ""
+    return str(node.metadata.get(_KEY, ""))
+
+
+def _label(outputs: list[torch.Tensor], first: int, path: str) -> None:
+    """Tell the nodes behind some tensors that were made since the first number where they come from."""
+
+    def is_new(node: Any) -> bool:
+        number = sequence_number(node)
+        return number is not None and number >= first
+
+    for node in in_order([tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None], is_new):
+        node.metadata.setdefault(_KEY, path)
