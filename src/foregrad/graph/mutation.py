@@ -54,19 +54,13 @@ class _Held(Kept):
 
     def copy(self) -> int:
         """Part from the memory; how many bytes this takes."""
+        if version_of(self.tensor) != self.version:
+            return 0  # someone has written to it outside of any context: too late, and `unpack` says so
         with torch.no_grad():
             self.tensor = self.tensor.clone()
         self.version = version_of(self.tensor)
         _watched.remove(id(self), self._storages)
         return self.tensor.numel() * self.tensor.element_size()
-
-    def is_hit_by(self, write: torch.Tensor) -> bool:
-        """Whether a write to a tensor may change this one."""
-        return any(
-            storage_id(mine) == storage_id(other) and _overlap(mine, other)
-            for mine in parts(self.tensor)
-            for other in parts(write)
-        )
 
     def __del__(self) -> None:
         _watched.remove(id(self), self._storages)
@@ -118,18 +112,11 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        spared = []
-        for target in written(func, args, kwargs):
-            for held in _watched.of(target) if isinstance(target, torch.Tensor) else ():
-                if held.is_hit_by(target):
-                    self._mutations.copies += 1
-                    self._mutations.num_bytes += held.copy()
-                else:
-                    spared.append(held)
-        result = func(*args, **kwargs)
-        for held in spared:
-            held.version = version_of(held.tensor)
-        return result
+        targets = [target for target in written(func, args, kwargs) if isinstance(target, torch.Tensor)]
+        for held in dict.fromkeys(held for target in targets for held in _watched.of(target)):
+            self._mutations.copies += 1
+            self._mutations.num_bytes += held.copy()
+        return func(*args, **kwargs)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -145,17 +132,3 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
             torch.Tensor.is_neg,
         )
     )
-
-
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether the bytes from the first to the last element of two tensors have any in common."""
-    (a_first, a_last), (b_first, b_last) = _extent(a), _extent(b)
-    return a_first < b_last and b_first < a_last
-
-
-def _extent(tensor: torch.Tensor) -> tuple[int, int]:
-    if not tensor.numel():
-        return 0, 0
-    first = int(tensor.storage_offset())
-    last = first + 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return first * tensor.element_size(), last * tensor.element_size()

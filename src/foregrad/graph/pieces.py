@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,7 @@ Geometry = tuple[
 ]  # size, stride and offset of a tensor in the elements of a piece
 
 #: A view is kept together with the tensor that it is a view of, if that is at most so many times larger.
-_WORTH_SHARING = 2
+_WORTH_SHARING = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +37,39 @@ class Piece:
         return self.lean.contiguous().flatten()
 
 
-def piece_of(tensor: torch.Tensor) -> Piece:
-    """The memory to copy for a tensor: the whole of which it is a view, or its own elements, each once."""
-    tensor = tensor.detach().resolve_conj().resolve_neg() if tensor.is_conj() or tensor.is_neg() else tensor
+def piece_of(tensor: torch.Tensor, is_kept: Callable[[Any], bool]) -> Piece:
+    """The memory to copy for a tensor: the whole of which it is a view, or its own elements, each once.
+
+    The whole counts if it `is_kept` already, or is not much larger: views of it are seldom saved alone.
+    """
+    if tensor.is_conj() or tensor.is_neg():
+        tensor = tensor.detach().resolve_conj().resolve_neg()
     whole = tensor._base
-    if whole is None or whole.dtype != tensor.dtype or whole.numel() > _WORTH_SHARING * tensor.numel():
-        whole = tensor
-    source, start = WeakStorage(tensor), int(whole.storage_offset())
-    key: tuple[Any, ...] = (storage_id(tensor), tensor.dtype, version_of(tensor))
-    if is_dense(whole):
-        geometry = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()) - start
-        return Piece((*key, start, whole.numel()), whole.detach(), source, geometry)
+    if whole is not None and whole.dtype == tensor.dtype and is_dense(whole):
+        piece = _dense_piece(tensor, whole)
+        if whole.numel() <= _WORTH_SHARING * tensor.numel() or is_kept(piece.key):
+            return piece
+    return _dense_piece(tensor, tensor) if is_dense(tensor) else _gathered_piece(tensor)
+
+
+def _dense_piece(tensor: torch.Tensor, whole: torch.Tensor) -> Piece:
+    start = int(whole.storage_offset())
+    geometry = tuple(tensor.shape), tensor.stride(), int(tensor.storage_offset()) - start
+    return Piece((*_version(tensor), start, whole.numel()), whole.detach(), WeakStorage(tensor), geometry)
+
+
+def _gathered_piece(tensor: torch.Tensor) -> Piece:
+    """Of elements with others between them; those that an expanded dimension repeats are taken once."""
     once = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
     lean = tensor.detach()[once]
-    stride = contiguous_stride(tuple(lean.shape))
-    stride = tuple(0 if old == 0 else new for old, new in zip(tensor.stride(), stride, strict=True))
-    if is_dense(lean):
-        stride = tensor.stride()
-    key = (*key, tensor.storage_offset(), tuple(lean.shape), lean.stride())
-    return Piece(key, lean, source, (tuple(tensor.shape), stride, 0))
+    new = lean.stride() if is_dense(lean) else contiguous_stride(tuple(lean.shape))
+    stride = tuple(0 if old == 0 else step for old, step in zip(tensor.stride(), new, strict=True))
+    key = (*_version(tensor), int(tensor.storage_offset()), tuple(lean.shape), lean.stride())
+    return Piece(key, lean, WeakStorage(tensor), (tuple(tensor.shape), stride, 0))
+
+
+def _version(tensor: torch.Tensor) -> tuple[Any, ...]:
+    return storage_id(tensor), tensor.dtype, version_of(tensor)
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

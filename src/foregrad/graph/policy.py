@@ -115,7 +115,7 @@ class Policy(saved_tensors_hooks):
         if num_bytes < self.min_bytes or not self.takes(tensor) or of_parameter(tensor) or not is_plain(tensor):
             return Kept(tensor)
         with torch.no_grad(), self._lock:
-            piece = piece_of(tensor)
+            piece = piece_of(tensor, self._copies.__contains__)
             copy = self._copies.get(piece.key)
             if copy is None:
                 copy = self._copies[piece.key] = self._copy(piece)
