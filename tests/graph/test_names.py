@@ -80,7 +80,7 @@ def test_example_saved_tensors_hooks(graph):
         with graph.saved_tensors_hooks(pack, unpack):
             y = a * b
         y.sum().backward()
-    assert printed.getvalue().splitlines() == [
+    assert sorted(printed.getvalue().splitlines()) == [
         "packing [1.0, 1.0]",
         "packing [2.0, 2.0]",
         "unpacking [1.0, 1.0]",
@@ -145,7 +145,7 @@ def test_increment_version(graph):
 @BOTH
 def test_a_memory_budget_is_for_compiled_code(graph):
     """GR-9."""
-    with pytest.raises(RuntimeError, match="torch.compile"):
+    with pytest.raises(RuntimeError, match="compile region"):
         graph.region_activation_memory_budget(0.5)
     with pytest.raises(TypeError):
         graph.region_activation_memory_budget(True)

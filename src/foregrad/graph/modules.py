@@ -10,20 +10,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from foregrad.graph.order import in_order
+from foregrad.graph.order import following_of, in_order
 from foregrad.substrate import next_sequence_number, tree_leaves
-from foregrad.substrate_graph import sequence_number
+from foregrad.substrate_graph import leaf_of, sequence_number
 
 _KEY = "foregrad.module"
+_NAME = "foregrad.parameter"
 
 
 @contextmanager
 def track_modules(model: nn.Module) -> Iterator[None]:
     """Inside, nodes remember the path of the module of `model` that made them; `""` is the model itself.
 
-    `find(module=...)`, `memory`, `render` and `diff` use it.
+    The accumulators of parameters remember their names. `find(module=...)`, `memory`, `render` and `diff` use it.
     """
     handles: list[Any] = []
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
     begun = threading.local()  # sequence numbers at which the running calls of this thread began
 
     def enter(module: nn.Module, args: Any) -> None:
@@ -32,7 +34,7 @@ def track_modules(model: nn.Module) -> Iterator[None]:
     def leave(path: str, result: Any) -> None:
         *begun.numbers, first = begun.numbers
         if result is not None:  # else the call raised
-            _label([t for t in tree_leaves(result) if isinstance(t, torch.Tensor)], first, path)
+            _label([t for t in tree_leaves(result) if isinstance(t, torch.Tensor)], first, path, names)
 
     try:
         for path, module in model.named_modules():
@@ -54,7 +56,12 @@ def module_of(node: Any) -> str:
     return str(node.metadata.get(_KEY, ""))
 
 
-def _label(outputs: list[torch.Tensor], first: int, path: str) -> None:
+def parameter_of(node: Any) -> str:
+    """The name of the parameter whose .grad a node adds to, as far as known."""
+    return str(node.metadata.get(_NAME, ""))
+
+
+def _label(outputs: list[torch.Tensor], first: int, path: str, names: dict[int, str]) -> None:
     """Tell the nodes behind some tensors that were made since the first number where they come from."""
 
     def is_new(node: Any) -> bool:
@@ -63,3 +70,7 @@ def _label(outputs: list[torch.Tensor], first: int, path: str) -> None:
 
     for node in in_order([tensor.grad_fn for tensor in outputs if tensor.grad_fn is not None], is_new):
         node.metadata.setdefault(_KEY, path)
+        for following in following_of(node):
+            name = names.get(id(leaf_of(following)))
+            if name is not None:
+                following.metadata[_NAME] = name
