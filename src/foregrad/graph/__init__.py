@@ -12,6 +12,7 @@ from torch.autograd.graph import (
 )
 
 from foregrad.graph.diff import Diff, diff
+from foregrad.graph.holders import Holder, holders
 from foregrad.graph.memory import Memory, memory
 from foregrad.graph.modules import track_modules
 from foregrad.graph.multi_grad import register_multi_grad_hook
@@ -25,6 +26,7 @@ from foregrad.graph.saved import Saved, saved
 __all__ = [
     "Diff",
     "GradientEdge",
+    "Holder",
     "Memory",
     "Mutations",
     "Node",
@@ -36,6 +38,7 @@ __all__ = [
     "disable_saved_tensors_hooks",
     "find",
     "get_gradient_edge",
+    "holders",
     "increment_version",
     "memory",
     "region_activation_memory_budget",
