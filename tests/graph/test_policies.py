@@ -200,6 +200,18 @@ def test_save_on_cpu_leaves_the_cpu_alone():
     assert policy.report.left_alone == policy.report.saved == 3 * 12
 
 
+def test_views_keep_their_strides(tmp_path):
+    """Torch's pinned copies lose them."""
+
+    def stride(policy):
+        with policy:
+            y = (torch.ones(4, 6, requires_grad=True) * 1).t()[1:].sin()
+        return y.grad_fn._saved_self.stride()
+
+    assert stride(fg.graph.save_on_disk(tmp_path)) == stride(fg.graph.save_on_cpu(pin_memory=True)) == (1, 6)
+    assert stride(torch.autograd.graph.save_on_cpu(pin_memory=True)) == (4, 1)
+
+
 def test_save_on_cpu_fetches_ahead_on_another_stream():
     """A device that writes down what it is asked to do: there is none here to run it on."""
     log = []

@@ -14,7 +14,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from foregrad.graph.policy import Kept
 from foregrad.record.ghosts import written
-from foregrad.substrate import OpOverload, TorchDispatchMode, version_of
+from foregrad.substrate import OpOverload, TorchDispatchMode
 from foregrad.substrate_graph import parts, storage_id
 
 
@@ -54,11 +54,11 @@ class _Held(Kept):
 
     def copy(self) -> int:
         """Part from the memory; how many bytes this takes."""
-        if version_of(self.tensor) != self.version:
+        if self.version != _version_of(self.tensor):
             return 0  # someone has written to it outside of any context: too late, and `unpack` says so
         with torch.no_grad():
             self.tensor = self.tensor.clone()
-        self.version = version_of(self.tensor)
+        self.version = _version_of(self.tensor)
         _watched.remove(id(self), self._storages)
         return self.tensor.numel() * self.tensor.element_size()
 
@@ -100,7 +100,7 @@ _watched = _Watched()
 def _pack(tensor: torch.Tensor) -> _Held:
     """The same tensor, saved by two nodes, is held once."""
     for held in _watched.of(tensor):
-        if _same(held.tensor, tensor) and held.version == version_of(tensor):
+        if _same(held.tensor, tensor) and held.version == _version_of(tensor):
             return held
     return _Held(tensor)
 
@@ -117,6 +117,10 @@ class _CopyBeforeWrite(TorchDispatchMode):
             self._mutations.copies += 1
             self._mutations.num_bytes += held.copy()
         return func(*args, **kwargs)
+
+
+def _version_of(tensor: torch.Tensor) -> int | None:
+    return None if tensor.is_inference() else tensor._version
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,6 @@ class save_on_disk(Policy):
         os.makedirs(folder, exist_ok=True)
         self._folder = Path(tempfile.mkdtemp(prefix="saved-", dir=folder))
         self._names = count()
-        self._reader = ThreadPoolExecutor(1, "foregrad-read-ahead")
         weakref.finalize(self, _remove, self._folder, os.getpid())
 
     def store(self, elements: torch.Tensor) -> tuple[Any, int]:
@@ -100,7 +100,13 @@ class save_on_disk(Policy):
 
     def load_ahead(self, copy: Copy) -> Any:
         # The thread has the file, not the copy: this would keep its own future.
-        return _InFile(self._reader.submit(copy.data.read, copy.size, copy.dtype), copy.device)
+        return _InFile(_reader(os.getpid()).submit(copy.data.read, copy.size, copy.dtype), copy.device)
+
+
+@cache
+def _reader(process: int) -> ThreadPoolExecutor:
+    """The thread that reads ahead; a forked process has none of its parent's threads."""
+    return ThreadPoolExecutor(1, "foregrad-read-ahead")
 
 
 class _File:

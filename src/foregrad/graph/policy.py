@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
@@ -19,7 +18,6 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from foregrad.graph.pieces import Geometry, Piece, is_plain, of_parameter, piece_of
-from foregrad.substrate import version_of
 from foregrad.substrate_graph import WeakStorage, parts, storage_id
 from foregrad.words.spec import Spec, contiguous_stride
 
@@ -57,7 +55,7 @@ class Policy(saved_tensors_hooks):
         self._lock = threading.RLock()
         self._copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
         self._latest: weakref.ref[Copy] | None = None
-        self._counts: Counter[str] = Counter()
+        self._num_tensors = self._saved = self._left_alone = self._moved = 0
         self._seconds = 0.0
 
     def takes(self, tensor: torch.Tensor) -> bool:
@@ -81,8 +79,7 @@ class Policy(saved_tensors_hooks):
         """Bytes kept and moved, and the time that it took."""
         with self._lock:
             kept = sum(copy.num_bytes for copy in list(self._copies.values()))
-            counts = {name: self._counts[name] for name in ("tensors", "saved", "left_alone", "moved")}
-            return Report(kept=kept, seconds=self._seconds, **counts)
+            return Report(self._num_tensors, self._saved, self._left_alone, kept, self._moved, self._seconds)
 
     def __enter__(self) -> Policy:  # type: ignore[override]
         super().__enter__()
@@ -90,13 +87,16 @@ class Policy(saved_tensors_hooks):
 
     def pack_hook(self, tensor: torch.Tensor) -> Packed:
         """Called by torch for each tensor that an op saves."""
-        start = perf_counter()
         num_bytes = tensor.numel() * tensor.element_size()
-        packed = self._pack(tensor, num_bytes)
+        is_left = num_bytes < self.min_bytes or not self.takes(tensor) or of_parameter(tensor) or not is_plain(tensor)
         with self._lock:
-            self._counts["tensors"] += 1
-            self._counts["saved"] += num_bytes
-            self._counts["left_alone"] += num_bytes if isinstance(packed, Kept) else 0
+            self._num_tensors += 1
+            self._saved += num_bytes
+            if is_left:
+                self._left_alone += num_bytes
+                return Kept(tensor)
+            start = perf_counter()
+            packed = self._pack(tensor)
             self._seconds += perf_counter() - start
         return packed
 
@@ -105,16 +105,13 @@ class Policy(saved_tensors_hooks):
         if isinstance(packed, Kept):
             return packed.unpack()
         start = perf_counter()
-        with torch.no_grad():
+        with torch.no_grad(), self._lock:
             tensor = packed.unpack()
-        with self._lock:
             self._seconds += perf_counter() - start
         return tensor
 
-    def _pack(self, tensor: torch.Tensor, num_bytes: int) -> Packed:
-        if num_bytes < self.min_bytes or not self.takes(tensor) or of_parameter(tensor) or not is_plain(tensor):
-            return Kept(tensor)
-        with torch.no_grad(), self._lock:
+    def _pack(self, tensor: torch.Tensor) -> Packed:
+        with torch.no_grad():
             piece = piece_of(tensor, self._copies.__contains__)
             copy = self._copies.get(piece.key)
             if copy is None:
@@ -126,19 +123,18 @@ class Policy(saved_tensors_hooks):
         data, num_bytes = self.store(elements)
         copy = Copy(data, num_bytes, piece.source, elements)
         copy.before, self._latest = self._latest, weakref.ref(copy)
-        self._counts["moved"] += elements.numel() * elements.element_size()
+        self._moved += elements.numel() * elements.element_size()
         return copy
 
     def restore(self, copy: Copy) -> torch.Tensor:
         """The elements of a copy; tensors that are in use at the same time share them."""
-        with self._lock:
-            elements = copy.in_use()
-            if elements is None:
-                elements = copy.ahead.result() if copy.ahead is not None else self.load(copy)
-                copy.ahead = None
-                copy.remember(elements)
-                self._counts["moved"] += elements.numel() * elements.element_size()
-            self._fetch_ahead(copy)
+        elements = copy.in_use()
+        if elements is None:
+            elements = copy.ahead.result() if copy.ahead is not None else self.load(copy)
+            copy.ahead = None
+            copy.remember(elements)
+            self._moved += elements.numel() * elements.element_size()
+        self._fetch_ahead(copy)
         return elements
 
     def _fetch_ahead(self, copy: Copy) -> None:
@@ -227,8 +223,8 @@ class Kept(Packed):
     policy = ""
 
     def __init__(self, tensor: torch.Tensor) -> None:
-        self.tensor = tensor.detach()  # the tensor itself would own its node, which owns this
-        self.version = version_of(self.tensor)
+        self.tensor = tensor = tensor.detach()  # the tensor itself would own its node, which owns this
+        self.version = None if tensor.is_inference() else tensor._version
 
     @property
     def spec(self) -> Spec:
@@ -242,13 +238,14 @@ class Kept(Packed):
         return memory_of([self.tensor])
 
     def unpack(self) -> torch.Tensor:
-        if version_of(self.tensor) != self.version:
+        tensor = self.tensor
+        if self.version is not None and self.version != tensor._version:
             raise RuntimeError(
                 f"a tensor that is needed for a gradient, {self.spec}, has been modified by an inplace operation: "
-                f"it was saved at version {self.version} and is at version {version_of(self.tensor)}. "
+                f"it was saved at version {self.version} and is at version {tensor._version}. "
                 "Write to a clone of it, or run both passes inside `foregrad.graph.allow_mutation_on_saved_tensors()`."
             )
-        return self.tensor
+        return tensor
 
 
 class PackedView(Packed):
