@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import cache
 from types import GetSetDescriptorType, MethodDescriptorType
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch._C import _current_graph_task_id as graph_task_id
@@ -141,6 +141,7 @@ class WeakStorage:
     """
 
     __slots__ = ("_reference",)
+    _free: ClassVar[Any] = torch.UntypedStorage._free_weak_ref  # still there when the interpreter shuts down
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._reference = tensor.untyped_storage()._weak_ref()
@@ -150,4 +151,4 @@ class WeakStorage:
         return storage if isinstance(storage, torch.UntypedStorage) else None
 
     def __del__(self) -> None:
-        torch.UntypedStorage._free_weak_ref(self._reference)
+        self._free(self._reference)

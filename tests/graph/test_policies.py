@@ -318,6 +318,14 @@ def test_save_as_halves_the_memory_and_keeps_the_digits_of_its_dtype():
         fg.graph.save_as(torch.int8)
 
 
+def test_save_as_keeps_what_its_dtype_cannot_hold():
+    x = torch.full((300,), 20.0, requires_grad=True)  # exp(20) is more than float16 has
+    with fg.graph.save_as(torch.float16) as policy:
+        y = x.exp()
+    assert policy.report.kept == y.nbytes
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], y.detach())
+
+
 def test_save_as_leaves_integers_and_narrow_dtypes_alone():
     with fg.graph.save_as(torch.bfloat16) as policy:
         y = leaf(300).half().exp()
@@ -337,6 +345,15 @@ def test_save_quantized_is_off_by_half_a_step_at_most(bits):
     for block, exact in zip(found.split(128), y.detach().split(128), strict=True):
         step = (exact.max() - exact.min()) / (2**bits - 1)
         assert (block - exact).abs().max() <= step / 2 * 1.001
+
+
+@pytest.mark.parametrize("bits", [8, 4, 2, 1])
+def test_a_relu_passes_the_gradients_that_it_would_pass(bits):
+    x = torch.randn(1000, requires_grad=True)
+    with fg.graph.save_quantized(bits):
+        y = x.relu()
+    (found,) = torch.autograd.grad(y.sum(), x)
+    assert torch.equal(found, (x > 0).float())
 
 
 def test_save_quantized_keeps_what_it_cannot_scale():

@@ -19,6 +19,9 @@ from foregrad.graph.policy import Copy, Policy, memory_of
 from foregrad.substrate import tree_leaves, tree_map_only
 from foregrad.substrate_graph import storage_id
 
+#: What bfloat16, float32 and float64 can hold, and narrower dtypes cannot.
+_LARGE = 1e38
+
 
 class save_on_cpu(Policy):
     """Saved tensors are moved to the CPU, and back when backward needs them.
@@ -153,7 +156,10 @@ def _remove(path: Path, process: int) -> None:
 
 
 class save_as(Policy):
-    """Saved tensors of a wider floating-point dtype are kept in `dtype`; gradients are as exact as that."""
+    """Saved tensors of a wider floating-point dtype are kept in `dtype`; gradients are as exact as that.
+
+    Tensors with an element that would become infinite are kept as they are.
+    """
 
     def __init__(self, dtype: torch.dtype, *, min_bytes: int = 0) -> None:
         super().__init__(min_bytes=min_bytes)
@@ -165,8 +171,10 @@ class save_as(Policy):
         return tensor.is_floating_point() and tensor.dtype.itemsize > self.dtype.itemsize
 
     def store(self, elements: torch.Tensor) -> tuple[Any, int]:
-        narrow = elements.to(self.dtype)
-        return narrow, narrow.nbytes
+        kept = elements.to(self.dtype)
+        if torch.finfo(self.dtype).max < _LARGE and not kept.isfinite().all():
+            kept = elements.clone()
+        return kept, kept.nbytes
 
     def load(self, copy: Copy) -> torch.Tensor:
         return copy.data.to(copy.dtype)
@@ -176,6 +184,7 @@ class save_quantized(Policy):
     """Saved floating-point tensors are kept with 8, 4, 2 or 1 bits an element, between the least and the greatest value
     of each block of 128.
 
+    Where the least value is zero, as after a ReLU, nothing else becomes zero: whether an element was positive is kept.
     Tensors of less than a block are left alone, and those with an infinite value or a nan are kept as they are.
     """
 
@@ -194,12 +203,16 @@ class save_quantized(Policy):
         rest = -elements.numel() % self.block
         padded = torch.cat([elements, elements[-1:].expand(rest)]) if rest else elements
         rows = padded.view(-1, self.block).float()
-        if not rows.isfinite().all():
-            return elements.clone(), elements.nbytes
         low, high = rows.aminmax(dim=1, keepdim=True)
+        if not (low.isfinite() & high.isfinite()).all():
+            return elements.clone(), elements.nbytes
         levels = 2**self.bits - 1
         step = high / levels - low / levels  # the difference itself may be infinite
-        codes = torch.where(step > 0, (rows - low) / step, 0).round_().clamp_(0, levels).to(torch.uint8)
+        scale = torch.where(step > torch.finfo(step.dtype).tiny, 1 / step, 0)
+        codes = (rows - low).mul_(scale).round_().clamp_(0, levels).to(torch.uint8)
+        from_zero = low == 0
+        if from_zero.any():
+            codes = torch.where(from_zero & (rows > 0) & (codes == 0), 1, codes)
         data = self._squeeze(codes), low, step
         return data, sum(part.nbytes for part in data)
 
@@ -213,6 +226,8 @@ class save_quantized(Policy):
     def _squeeze(self, codes: torch.Tensor) -> torch.Tensor:
         """Several codes in a byte."""
         together = 8 // self.bits
+        if together == 1:
+            return codes
         columns = codes.view(codes.shape[0], -1, together)
         packed = columns[..., 0].clone()
         for place in range(1, together):
@@ -220,6 +235,8 @@ class save_quantized(Policy):
         return packed
 
     def _spread(self, packed: torch.Tensor) -> torch.Tensor:
+        if self.bits == 8:
+            return packed.float()
         shifts = torch.arange(0, 8, self.bits, dtype=torch.uint8, device=packed.device)
         codes = (packed.unsqueeze(-1) >> shifts) & (2**self.bits - 1)
         return codes.flatten(1).float()
