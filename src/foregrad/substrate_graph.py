@@ -46,7 +46,7 @@ def sequence_number(node: Any) -> int | None:
 def saved_values(node: Any) -> Iterator[tuple[str, Any, Any]]:
     """What a node has saved: name, the tensor or what a hook made of it, and the hook that unpacks it or None."""
     for name in _names_of_saved(node.__class__):
-        raw = getattr(node, name)
+        raw = _raw_saved(node, name)
         many = isinstance(raw, (list, tuple))
         short = name.removeprefix("_raw_saved_")
         for place, one in enumerate(raw if many else [raw]):
@@ -56,6 +56,15 @@ def saved_values(node: Any) -> Iterator[tuple[str, Any, Any]]:
         for name, value in vars(node).items():
             if isinstance(value, torch.Tensor):
                 yield f"ctx.{name}", value, None
+
+
+def _raw_saved(node: Any, name: str) -> Any:
+    try:
+        return getattr(node, name)
+    except RuntimeError as error:
+        if "a second time" not in str(error):
+            raise
+        return None  # a backward has freed them; nodes with a list of tensors raise where others have nothing
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,22 +27,23 @@ def track_modules(model: nn.Module) -> Iterator[None]:
     """
     handles: list[Any] = []
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    begun = threading.local()  # sequence numbers at which the running calls of this thread began
+    running = threading.local()  # the calls of this thread: path, and the sequence number at which each began
 
-    def enter(module: nn.Module, args: Any) -> None:
-        begun.numbers = [*getattr(begun, "numbers", ()), next_sequence_number()]
+    def enter(path: str, module: nn.Module, args: Any) -> None:
+        running.calls = [*getattr(running, "calls", ()), (path, next_sequence_number())]
 
-    def leave(path: str, result: Any) -> None:
-        *begun.numbers, first = begun.numbers
-        if result is not None:  # else the call raised
-            _label([t for t in tree_leaves(result) if isinstance(t, torch.Tensor)], first, path, names)
+    def leave(path: str, module: nn.Module, args: Any, result: Any) -> None:
+        calls = getattr(running, "calls", [])
+        while path in [other for other, _ in calls]:  # else the call raised before it was entered
+            last, first = calls.pop()
+            if last == path:
+                _label([t for t in tree_leaves(result) if isinstance(t, torch.Tensor)], first, path, names)
+                return
 
     try:
         for path, module in model.named_modules():
-            handles.append(module.register_forward_pre_hook(enter))
-            handles.append(
-                module.register_forward_hook(lambda _, args, result, path=path: leave(path, result), always_call=True)
-            )
+            handles.append(module.register_forward_pre_hook(partial(enter, path)))
+            handles.append(module.register_forward_hook(partial(leave, path), always_call=True))
         yield
     finally:
         for handle in handles:
