@@ -186,6 +186,17 @@ def test_running_statistics_count_as_written():
     assert not is_right(TORCHS)
 
 
+@pytest.mark.parametrize("inplace", [False, True])
+def test_an_op_that_fills_what_it_saved_keeps_the_new_contents(inplace):
+    """`rrelu` in training saves its noise, then draws it."""
+    x = -leaf(6).detach()
+    x.requires_grad_()
+    with OURS():
+        y = nn.functional.rrelu(x.clone(), training=True, inplace=inplace)
+        (found,) = torch.autograd.grad(y.sum(), x)
+    assert torch.allclose(found, (y / x).detach())
+
+
 def test_another_thread_may_write():
     x = leaf(3)
     y = x.clone()

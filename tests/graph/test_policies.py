@@ -130,6 +130,26 @@ def test_a_storage_that_was_written_to_is_kept_again():
     assert torch.equal(g, 2 * x.detach() + 200 * x.detach())
 
 
+def test_statistics_that_a_batch_norm_wrote_are_kept_again():
+    """It gives them no new version: without a policy, the first gradient is that of the new statistics."""
+
+    def run(policy):
+        torch.manual_seed(0)
+        norm, x = nn.BatchNorm1d(3), torch.randn(5, 3, requires_grad=True)
+        with policy:
+            first = norm.eval()(x).square().sum()
+            (expected,) = torch.autograd.grad(first, x, retain_graph=True)
+            norm.train()(torch.randn(5, 3) * 100)
+            second = norm.eval()(x).square().sum()
+        return expected, *torch.autograd.grad(first, x), *torch.autograd.grad(second, x)
+
+    ours, eager = run(Elsewhere()), run(torch.enable_grad())
+    assert torch.equal(ours[0], eager[0])
+    assert torch.equal(ours[1], ours[0])
+    assert torch.equal(ours[2], eager[2])
+    assert not torch.equal(eager[1], eager[0])
+
+
 def test_a_storage_at_the_address_of_one_that_is_gone_is_another():
     with Elsewhere():
         outputs = []
@@ -210,6 +230,18 @@ def test_views_keep_their_strides(tmp_path):
 
     assert stride(fg.graph.save_on_disk(tmp_path)) == stride(fg.graph.save_on_cpu(pin_memory=True)) == (1, 6)
     assert stride(torch.autograd.graph.save_on_cpu(pin_memory=True)) == (4, 1)
+
+
+def test_an_op_that_fills_what_it_saved_is_refused():
+    """`rrelu` in training; torch's hooks would copy memory that nobody has written to yet."""
+    x = torch.randn(8, requires_grad=True)
+    with Elsewhere():
+        y = F.rrelu(x, training=True)
+    with pytest.raises(RuntimeError, match="RreluWithNoiseBackward0 saves a tensor that its op fills afterwards"):
+        y.sum().backward()
+    with fg.graph.save_on_cpu():  # it is left where it is
+        y = F.rrelu(x, training=True)
+    assert torch.equal(torch.autograd.grad(y.sum(), x)[0], (y / x).detach())
 
 
 def test_save_on_cpu_fetches_ahead_on_another_stream():

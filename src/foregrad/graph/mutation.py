@@ -17,6 +17,9 @@ from foregrad.record.ghosts import written
 from foregrad.substrate import OpOverload, TorchDispatchMode
 from foregrad.substrate_graph import parts, storage_id
 
+#: Ops that fill an argument after their node has saved it, for the new contents: which one.
+_FILLED = {torch.ops.aten.rrelu_with_noise.default: 1, torch.ops.aten.rrelu_with_noise_.default: 1}
+
 
 @dataclass
 class Mutations:
@@ -112,7 +115,8 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: OpOverload, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        targets = [target for target in written(func, args, kwargs) if isinstance(target, torch.Tensor)]
+        filled = args[_FILLED[func]] if func in _FILLED else None
+        targets = [one for one in written(func, args, kwargs) if isinstance(one, torch.Tensor) and one is not filled]
         for held in dict.fromkeys(held for target in targets for held in _watched.of(target)):
             self._mutations.copies += 1
             self._mutations.num_bytes += held.copy()

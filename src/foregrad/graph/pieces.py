@@ -19,6 +19,7 @@ Geometry = tuple[
 
 #: A view is kept together with the tensor that it is a view of, if that is at most so many times larger.
 _WORTH_SHARING = 4
+_SMALL = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,13 @@ def _gathered_piece(tensor: torch.Tensor) -> Piece:
 
 
 def _version(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return storage_id(tensor), tensor.dtype, version_of(tensor)
+    """What tells the contents of storages apart.
+
+    A batch norm in training writes its running statistics without a new version, so that small tensors without a
+    gradient are copied each time.
+    """
+    may_be_statistics = not tensor.requires_grad and tensor.nbytes <= _SMALL
+    return storage_id(tensor), tensor.dtype, version_of(tensor), object() if may_be_statistics else None
 
 
 def is_dense(tensor: torch.Tensor) -> bool:

@@ -18,8 +18,12 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from foregrad.graph.pieces import Geometry, Piece, is_plain, of_parameter, piece_of
+from foregrad.substrate import current_autograd_node
 from foregrad.substrate_graph import WeakStorage, parts, storage_id
 from foregrad.words.spec import Spec, contiguous_stride
+
+#: Nodes whose op writes to a tensor after autograd has saved it: `rrelu` in training, its noise.
+_FILL_WHAT_THEY_SAVED = frozenset({"RreluWithNoiseBackward0", "RreluWithNoiseBackward1"})
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,12 @@ class Policy(saved_tensors_hooks):
         """Called by torch when a node needs a tensor that it has saved."""
         if isinstance(packed, Kept):
             return packed.unpack()
+        node = current_autograd_node()
+        if node is not None and node.name() in _FILL_WHAT_THEY_SAVED:
+            raise RuntimeError(
+                f"{node.name()} saves a tensor that its op fills afterwards, so that a copy holds nothing: "
+                f"leave the op outside of `{type(self).__name__}`"
+            )
         start = perf_counter()
         with torch.no_grad(), self._lock:
             tensor = packed.unpack()
