@@ -1,7 +1,8 @@
 """Layout: where the boxes and arrows of a picture go. Layers from top to bottom, each node below all that lead to it.
 
 1. Every node gets a layer: one below the lowest node that leads to it.
-2. An edge over several layers passes through a narrow box of its own in each, so that it crosses no other box.
+2. An edge over several layers passes through a narrow box in each, so that it crosses no other box; edges to one node
+   share these.
 3. Within a layer, boxes are sorted by where their neighbours are, up and down in turn, while edges cross less often.
 4. Boxes move sideways towards their neighbours as far as the others in their layer let them.
 """
@@ -15,7 +16,7 @@ from itertools import pairwise
 
 _GAP, _LAYER_GAP = 24.0, 46.0
 _PASSING = 10.0  # the width of an edge that passes a layer
-_SWEEPS = 12
+_SWEEPS, _FEW_SWEEPS, _MANY = 12, 4, 5000  # a picture of many boxes gets fewer
 
 
 @dataclass(frozen=True)
@@ -82,21 +83,30 @@ def _layers(following: Sequence[Sequence[int]]) -> list[int]:
 def _with_passing(
     layer: list[int], following: Sequence[Sequence[int]], widths: list[float]
 ) -> tuple[list[tuple[int, int, list[int]]], list[list[int]]]:
-    """Each edge with the boxes that it passes through, which are added to `layer` and `widths`; and all next boxes."""
+    """Each edge with the boxes that it passes through, which are added to `layer` and `widths`; and all next boxes.
+
+    Edges to one node run together from where they meet.
+    """
     chains: list[tuple[int, int, list[int]]] = []
     below: list[list[int]] = [[] for _ in following]
+    shared: dict[tuple[int, int], int] = {}  # by the node that edges lead to, and the layer
     for node in range(len(following)):
         for target in dict.fromkeys(following[node]):
             passing: list[int] = []
             previous = node
             for row in range(layer[node] + 1, layer[target]):
-                passing.append(len(layer))
-                layer.append(row)
-                widths.append(_PASSING)
-                below.append([])
-                below[previous].append(passing[-1])
-                previous = passing[-1]
-            below[previous].append(target)
+                box = shared.get((target, row))
+                if box is None:
+                    box = shared[target, row] = len(layer)
+                    layer.append(row)
+                    widths.append(_PASSING)
+                    below.append([])
+                if box not in below[previous]:
+                    below[previous].append(box)
+                passing.append(box)
+                previous = box
+            if target not in below[previous]:
+                below[previous].append(target)
             chains.append((node, target, passing))
     return chains, below
 
@@ -104,7 +114,7 @@ def _with_passing(
 def _sort_rows(rows: list[list[int]], above: list[list[int]], below: list[list[int]]) -> list[list[int]]:
     """Each row by the mean place of its neighbours in the row above, then below, and so on; the best of all sweeps."""
     best, fewest = [list(row) for row in rows], _crossings(rows, below)
-    for sweep in range(_SWEEPS):
+    for sweep in range(_sweeps(len(below))):
         down = sweep % 2 == 0
         order = range(1, len(rows)) if down else range(len(rows) - 2, -1, -1)
         for row in order:
@@ -121,6 +131,10 @@ def _sort_rows(rows: list[list[int]], above: list[list[int]], below: list[list[i
         if crossings < fewest:
             best, fewest = [list(row) for row in rows], crossings
     return best
+
+
+def _sweeps(num_boxes: int) -> int:
+    return _SWEEPS if num_boxes < _MANY else _FEW_SWEEPS
 
 
 def _crossings(rows: list[list[int]], below: list[list[int]]) -> int:
@@ -146,7 +160,7 @@ def _move(rows: list[list[int]], above: list[list[int]], below: list[list[int]],
             place += widths[node] + _GAP
         for node in row:
             x[node] -= place / 2
-    for sweep in range(2 * _SWEEPS):
+    for sweep in range(2 * _sweeps(len(below))):
         near = above if sweep % 2 == 0 else below
         for row in rows if sweep % 2 == 0 else reversed(rows):
             wanted = [sum(x[other] for other in near[n]) / len(near[n]) if near[n] else x[n] for n in row]

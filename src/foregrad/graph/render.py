@@ -103,7 +103,8 @@ def _colors(vertices: list[Vertex]) -> list[str]:
     for vertex in vertices:
         rest = vertex.module.split(".")[depth:] if vertex.module else []
         if rest:
-            colors.append(groups.setdefault(rest[0], _COLORS[len(groups) % len(_COLORS)]))
+            group = ".".join(rest[:2] if rest[1:] and rest[1].isdigit() else rest[:1])  # each of a list has its own
+            colors.append(groups.setdefault(group, _COLORS[len(groups) % len(_COLORS)]))
         else:
             colors.append(_LEAF if vertex.kind == "leaf" else _PLAIN)
     return colors
