@@ -19,7 +19,7 @@ help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make test         run the tests"
 	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and behaviour when compiled"
-	@echo "make bench        time to capture, of a call, of a training step"
+	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make lint         formatting, lint, types"
 	@echo "make clean        remove the environment and caches"
@@ -54,6 +54,7 @@ bench: $(STAMP)
 	$(PY) benchmarks/capture.py
 	$(PY) benchmarks/call.py
 	$(PY) benchmarks/step.py
+	$(PY) benchmarks/saved.py
 
 bench-cold: $(STAMP)
 	$(PY) benchmarks/cold.py --plot docs/cold.svg
