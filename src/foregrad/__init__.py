@@ -9,6 +9,7 @@ from foregrad.capture import capture
 from foregrad.errors import BackwardError, CaptureError, ForegradError, GuardError, ProgramError
 from foregrad.explain import explain
 from foregrad.program.program import Program
+from foregrad.step import step
 
 if _TYPE_CHECKING:
     from foregrad import graph as graph
@@ -23,6 +24,7 @@ __all__ = [
     "capture",
     "compile",
     "explain",
+    "step",
 ]
 
 

@@ -14,10 +14,10 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.builds import stopped_by_interrupts
-from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, first_line, one_at_a_time
 from foregrad.backends.library import library
+from foregrad.backends.numbers import with_tensors
 from foregrad.words.progress import part
 
 
@@ -30,13 +30,14 @@ class AOTI:
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
         graph = with_memory(graph)
         if not can_compile(graph):
-            return eager(graph, name)
+            return Inductor(rng=self.rng)(graph, name)
         inductor = Inductor(rng=self.rng)
         try:
             with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, inductor.settings(graph):
                 with part("lower"):
                     lowered = inductor.lowered(graph)
-                return Guarded(library(lowered, is_backward=name == "backward"), graph, name)
+                made = library(lowered, is_backward=name == "backward")
+                return Guarded(with_tensors(graph, made), graph, name)
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
             _warn_refused(first_line(error))
             return inductor(graph, name)

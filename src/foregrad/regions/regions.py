@@ -8,8 +8,9 @@ region  label     nodes  calls
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -86,6 +87,19 @@ def whole(half: fx.GraphModule) -> Regions:
     """The graph as one region."""
     steps = Steps(half.graph)
     return _regions(half, [steps.form(0, len(steps))])
+
+
+def apart(half: fx.GraphModule, is_apart: Callable[[fx.Node], bool]) -> Regions:
+    """The graph with some ops in regions of their own, each with the writes that follow it, and what lies between."""
+    steps = Steps(half.graph)
+    cuts = {0, len(steps)}
+    for place, step in enumerate(steps.steps):
+        if any(map(is_apart, step)):
+            stop = place + 1
+            while stop < len(steps) and steps.steps[stop][0].target is torch.ops.aten.copy_.default:
+                stop += 1
+            cuts |= {place, stop}
+    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(sorted(cuts))])
 
 
 def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:
