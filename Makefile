@@ -16,10 +16,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: help setup demo test conformance bench bench-cold lint format clean
 
 help:
-	@echo "make demo         train a small transformer, eager and captured side by side"
+	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make test         run the tests"
-	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and Inductor's behaviour"
-	@echo "make bench        time to capture, of a call, of a training step"
+	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and behaviour when compiled"
+	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make lint         formatting, lint, types"
 	@echo "make clean        remove the environment and caches"
@@ -41,16 +41,20 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(PY) -m pytest -q -n $(WORKERS)
+	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
+	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
 
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.fuzz --count 5000
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
+	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py
 	$(PY) benchmarks/call.py
 	$(PY) benchmarks/step.py
+	$(PY) benchmarks/saved.py
 
 bench-cold: $(STAMP)
 	$(PY) benchmarks/cold.py --plot docs/cold.svg

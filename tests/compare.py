@@ -63,6 +63,10 @@ def only_with_eager(reason: str) -> Any:
     return pytest.mark.skipif(BACKEND != "eager", reason=reason)
 
 
+#: Marks a few tests of each kind: `make test` runs these with the backends that compile too.
+also_compiled = pytest.mark.also_compiled
+
+
 def compiled(target: Any, **options: Any) -> Any:
     return fg.compile(target, backend=BACKEND, **options)
 

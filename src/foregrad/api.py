@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.backends.backend import Backend
-from foregrad.backends.choose import choose
+from foregrad.backends.choose import choose, passes_for
 from foregrad.compile import Compiled
 from foregrad.modules import compile_module
 from foregrad.runtime.halves import Pass, Way
@@ -35,7 +35,8 @@ def compile(  # noqa: A001  the public name is fg.compile
     `regions="auto"` compiles what repeats in the model once, "off" the model as a whole. Long work shows what it is
     doing; `progress=False` is quiet.
     """
-    way = Way(choose(backend, rng=rng, regions=regions), tuple(passes), progress)
+    chosen = choose(backend, rng=rng, regions=regions)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress)
     if isinstance(target, torch.nn.Module):
         return compile_module(target, way)
     if not callable(target):

@@ -26,9 +26,9 @@ def main() -> None:
 @click.option("--steps", default=150, show_default=True, type=click.IntRange(min=2), help="Training steps.")
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights, batches and dropout.")
 def demo(steps: int, seed: int) -> None:
-    """Train a small transformer, eager and captured side by side."""
+    """Train a small transformer: eager, captured and compiled side by side."""
     if not run(Console(), steps=steps, seed=seed):
-        raise click.ClickException("the captured run differs from the eager one")
+        raise click.ClickException("a run differs from the eager one")
 
 
 @main.command()

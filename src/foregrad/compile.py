@@ -16,7 +16,7 @@ from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
-from foregrad.regions.regions import Regions
+from foregrad.regions.regions import Regions, region_notes
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
 from foregrad.runtime.halves import CompiledStage, Way
@@ -37,6 +37,10 @@ class Capture:
     description: dict[str, str]  # what was assumed, in words
     stage: CompiledStage
     timings: Timings
+
+    def __str__(self) -> str:
+        """The listing of the program, with a line where each call of a region begins."""
+        return self.program.listing(region_notes(self.program.graph.graph, self.stage.regions[:2]))
 
 
 class Compiled:

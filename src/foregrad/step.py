@@ -11,7 +11,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.backends.backend import Backend
-from foregrad.backends.choose import choose
+from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
@@ -56,7 +56,8 @@ def step(
         raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
         _check(one)
-    way = Way(choose(backend, rng=rng, regions=regions), tuple(passes), progress)
+    chosen = choose(backend, rng=rng, regions=regions)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress)
     return lambda function: Step(function, way, state, python)
 
 

@@ -5,8 +5,11 @@ Inductor is imported inside the functions, since that takes seconds. Checked aga
 
 from __future__ import annotations
 
+import shlex
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -88,11 +91,87 @@ def compile_with_inductor(
         return compile_fx_inner(graph, inputs, **kind)
 
 
-def inductor_error() -> type[Exception]:
-    """What Inductor raises when it cannot compile a graph."""
-    from torch._inductor.exc import InductorError
+@dataclass(frozen=True)
+class Kernel:
+    """A C++ kernel that is to be built, in the place of its function."""
 
-    return InductorError
+    source: str
+
+
+@contextmanager
+def built_later(build: Callable[[list[str]], Callable[[], list[Any]]]) -> Iterator[list[Callable[[], None]]]:
+    """Let Inductor return before its kernels are built; what is yielded waits for them.
+
+    `build` begins with the kernels of a graph, and returns what waits for their functions.
+    """
+    from torch._inductor.async_compile import AsyncCompile
+
+    waits: list[Callable[[], None]] = []
+    build_alone, wait_for_others, here = AsyncCompile.cpp_pybinding, AsyncCompile.wait, threading.get_ident()
+
+    def kernel(compiler: Any, types: list[str], source: str) -> Any:
+        return Kernel(source) if threading.get_ident() == here else build_alone(compiler, types, source)
+
+    def wait(compiler: Any, scope: dict[str, Any]) -> None:
+        if threading.get_ident() != here:
+            wait_for_others(compiler, scope)  # a compilation of somebody else's
+            return
+        kernels = {name: value.source for name, value in scope.items() if isinstance(value, Kernel)}
+        functions = build(list(kernels.values()))
+
+        def finish() -> None:
+            scope.update(zip(kernels, functions(), strict=True))
+            wait_for_others(compiler, scope)
+
+        waits.append(finish)
+
+    with patch.object(AsyncCompile, "cpp_pybinding", kernel), patch.object(AsyncCompile, "wait", wait):
+        yield waits
+
+
+def num_builds_at_once() -> int:
+    """How many runs of the C++ compiler Inductor has at once."""
+    from torch._inductor.async_compile import get_compile_threads
+
+    return get_compile_threads()
+
+
+def build_module(source: str) -> Callable[[], Any]:
+    """Begin to build the C++ of a Python module that is called `kernel`; what is returned waits for the module."""
+    from torch._inductor.async_compile import AsyncCompile
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    return CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=AsyncCompile.submit)
+
+
+def forget_unfinished_kernels() -> None:
+    """Drop what Inductor has begun and still keeps in the process; it is begun anew when it is asked for again."""
+    from torch._inductor import codecache
+    from torch._inductor.async_compile import AsyncCompile
+
+    if AsyncCompile.pool.cache_info().currsize:
+        AsyncCompile.pool().shutdown(wait=True, cancel_futures=True)
+        AsyncCompile.pool.cache_clear()
+    codecache.CppCodeCache.cache.clear()
+    codecache.CppPythonBindingsCodeCache.cache_clear()
+    codecache.PyCodeCache.cache_clear()
+
+
+#: How Inductor's folders for builds end.
+BUILD_FOLDER = "_CxxBuild"
+
+
+def build_with(run: Callable[[list[str], Path], tuple[int, str]]) -> None:
+    """Let Inductor run the C++ compiler this way: a command in a folder gives a status and what was said."""
+    from torch._inductor import cpp_builder, exc
+
+    def run_compile_cmd(cmd_line: str, cwd: str) -> None:
+        command = shlex.split(cmd_line)
+        status, said = run(command, Path(cwd))
+        if status:
+            raise exc.CppCompileError(command, said)
+
+    cpp_builder.run_compile_cmd = run_compile_cmd
 
 
 def use_compiler(name: str) -> None:
@@ -179,6 +258,20 @@ def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, 
         inductor_settings(**_LIBRARY, **place),
     ):
         return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
+
+
+def library_key(graph: fx.GraphModule, inputs: Any, **kind: Any) -> list[Any]:
+    """What a library depends on: all that Inductor's own cache asks for, and the layouts that the outputs have.
+
+    Inductor's part holds the ops with their arguments, what the inputs look like, Inductor's settings, torch's that
+    change code (threads, determinism, the default dtype), the version of torch and its compilers, and the machine.
+    """
+    from torch._inductor.codecache import compiled_fx_graph_hash
+
+    outputs: Any = graph.graph.output_node().args[0]
+    with inductor_settings(**_LIBRARY):
+        key, _ = compiled_fx_graph_hash(graph, inputs, kind, [])  # type: ignore[arg-type]
+    return [key, [list(n.meta["val"].stride()) for n in outputs]]
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

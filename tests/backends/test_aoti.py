@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -14,9 +15,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import foregrad as fg
-from foregrad.backends import aoti, toolchain
-from foregrad.backends.aoti import AOTI, Library
+from foregrad.backends import aoti, library, toolchain
+from foregrad.backends.aoti import AOTI
+from foregrad.backends.library import Library
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 
 
@@ -101,17 +104,18 @@ def test_outputs_of_every_kind(odd_compiled):
 
 def test_a_library_lies_in_the_cache_and_nothing_half_made_beside_it(odd_compiled):
     _, runners = odd_compiled
-    library = runners[0].library
-    assert library.is_file()
-    assert library.is_relative_to(toolchain.cache_folder())
-    assert {file.name for file in library.parent.iterdir()} == {"graph.so", "graph.json"}
+    file = runners[0].library
+    assert file.is_file()
+    assert file.is_relative_to(toolchain.cache_folder())
+    assert {beside.name for beside in file.parent.iterdir()} == {"graph.so", "graph.json", "digests.json"}
+    assert not list(file.parent.parent.glob("building-*"))
 
 
 def test_what_cannot_be_a_library_is_run_by_inductor_with_one_warning(monkeypatch):
     def fail(*args, **kwargs):
-        raise aoti.inductor_error()(ValueError("no such kernel"), None)
+        raise NotImplementedError("no such kernel")
 
-    monkeypatch.setattr(aoti, "compile_library", fail)
+    monkeypatch.setattr(library, "library_key", fail)
     aoti._warn_refused.cache_clear()
     x = torch.randn(3)
     with warnings.catch_warnings(record=True) as seen:
@@ -119,7 +123,8 @@ def test_what_cannot_be_a_library_is_run_by_inductor_with_one_warning(monkeypatc
         for _ in range(2):
             torch.testing.assert_close(fg.compile(lambda x: x.sin() + 1, backend="aoti")(x), x.sin() + 1)
     assert [str(w.message) for w in seen if "library" in str(w.message)] == [
-        'a graph cannot be a library, so backend="inductor" runs it, with the same results: ValueError: no such kernel'
+        'a graph cannot be a library, so backend="inductor" runs it, with the same results: '
+        "NotImplementedError: no such kernel"
     ]
 
 
@@ -138,10 +143,47 @@ print(json.dumps({"sets": sets, "started": started, "seconds": time.perf_counter
 """
 
 
+AGAIN = """
+import subprocess, sys
+import torch
+import foregrad as fg
+torch.set_num_threads(1)
+run, started = subprocess.Popen.__init__, []
+def watch(self, command, *args, **kwargs):
+    started.append(str(command))
+    run(self, command, *args, **kwargs)
+subprocess.Popen.__init__ = watch
+x, w = torch.randn(5, 7), torch.randn(5, 7)
+result = fg.compile(lambda x, w: (x * w).sin().sum(0), backend="aoti", progress=False)(x, w)
+torch.testing.assert_close(result, (x * w).sin().sum(0))
+print(len([c for c in started if "-o" in c]))
+"""
+
+
+def test_a_later_process_finds_the_library_and_builds_a_damaged_one_again(tmp_path):
+    known = toolchain.prepare()
+    known.interface()
+    copied = tmp_path / "toolchain" / known.folder.name
+    copied.mkdir(parents=True)
+    shutil.copy(known.file, copied.with_suffix(".json"))
+    shutil.copy(known.folder / "interface.o", copied)
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "FOREGRAD_CACHE_DIR": str(tmp_path)}
+
+    def num_builds():
+        command = [sys.executable, "-c", AGAIN]
+        return int(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+
+    assert num_builds() > 0
+    assert num_builds() == 0
+    (library,) = copied.glob("libraries-*/*/graph.so")
+    library.write_bytes(library.read_bytes()[:5000])
+    assert num_builds() > 0
+    assert num_builds() == 0
+
+
 def test_a_later_process_asks_the_compiler_nothing():
     here = toolchain.prepare().instruction_sets
-    root = Path(__file__).parents[2]
-    environment = os.environ | {"PYTHONPATH": str(root / "src")}
+    environment = os.environ | {"PYTHONPATH": str(ROOT / "src")}
     said = subprocess.run(
         [sys.executable, "-c", RECALL], env=environment, capture_output=True, text=True, check=True
     ).stdout

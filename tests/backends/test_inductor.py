@@ -1,5 +1,6 @@
 """Graphs compiled with Inductor: values to rounding, draws as eager's, regions, warnings, times."""
 
+import copy
 import logging
 import warnings
 
@@ -10,6 +11,8 @@ from torch import nn
 import foregrad as fg
 from benchmarks.models import ResidualStack
 from foregrad.backends import choose, inductor
+from foregrad.backends.lower import lower
+from foregrad.substrate_inductor import inductor_decompositions
 
 needs_compiler = pytest.mark.skipif(choose.compiler() is None, reason="there is no C++ compiler")
 
@@ -191,3 +194,35 @@ def test_fast_draws_are_inductors_own_and_backward_sees_the_same_mask():
     assert abs(float((first != 0).float().mean()) - 0.7) < 0.02
     (grad,) = torch.autograd.grad(first.sum(), x)
     assert torch.equal(grad, first.detach())
+
+
+class OtherLayout(inductor.Inductor):
+    """Inductor with a decomposition that gives another layout than its op does."""
+
+    def lowered(self, graph):
+        sine = {torch.ops.aten.sin.default: lambda x: torch.cos(x.t().contiguous() - torch.pi / 2).t()}
+        return lower(graph, {**inductor_decompositions(), **sine})
+
+
+def test_results_keep_the_layout_of_the_op_where_a_decomposition_gives_another():
+    def f(x):
+        y = x.sin()
+        return y, y + 1
+
+    x = torch.randn(3, 4)
+    for got, wanted in zip(fg.compile(f, backend=OtherLayout())(x), f(x), strict=True):
+        assert got.stride() == wanted.stride()
+        torch.testing.assert_close(got, wanted)
+
+
+def test_convolutions_and_their_gradients_are_those_of_eager():
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 3), nn.Flatten())
+    x = torch.randn(2, 3, 8, 8).requires_grad_()
+    reference, target = copy.deepcopy(model), fg.compile(model, backend="inductor")
+    results = []
+    for run in (reference, target):
+        y = run(x)
+        results.append([y.detach(), *torch.autograd.grad(y.square().sum(), [x, *run.parameters()])])
+    for got, wanted in zip(results[1], results[0], strict=True):
+        assert got.stride() == wanted.stride()
+        torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)

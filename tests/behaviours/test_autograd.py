@@ -8,7 +8,7 @@ import torch
 from torch.autograd.graph import register_multi_grad_hook, save_on_cpu, saved_tensors_hooks
 
 import foregrad as fg
-from tests.compare import Gradients, assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import Gradients, also_compiled, assert_same, compiled, grads_of, leaf, same_as_eager
 
 # AG-1: the joint graph
 
@@ -53,6 +53,7 @@ def test_AG_1_halves_and_whole_are_graph_modules_that_verify():
 # AG-2: unused inputs
 
 
+@also_compiled
 def test_AG_2_an_unused_input_gets_no_gradient():
     assert_same(lambda x, y: x * 2, lambda: (leaf(2), leaf(2)), calls=2)
 
@@ -120,6 +121,7 @@ def under_autocast(fn, **options):
     return f
 
 
+@also_compiled
 def test_AG_4_a_call_under_autocast():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert_same(matmul, lambda: (leaf(2, 2), leaf(2, 2)), calls=2)
@@ -289,6 +291,7 @@ def test_AG_7_backward_again_without_retain_graph_is_refused():
         out.backward()
 
 
+@also_compiled
 @same_as_eager
 def test_AG_7_a_plain_backward_first_does_not_spoil_retain_graph_later(wrap):
     f, x = wrap(lambda x: x.sin().sin()), leaf(2)
@@ -326,6 +329,7 @@ def test_AG_10_backward_under_vmap(wrap):
     return torch.func.vmap(lambda v: torch.autograd.grad(out, x, v, retain_graph=True)[0])(torch.eye(2))
 
 
+@also_compiled
 @same_as_eager
 def test_AG_10_batched_gradients(wrap):
     x = leaf(2)

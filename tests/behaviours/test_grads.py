@@ -5,7 +5,17 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import Gradients, assert_refused, assert_same, compiled, grads_of, leaf, refused, same_as_eager
+from tests.compare import (
+    Gradients,
+    also_compiled,
+    assert_refused,
+    assert_same,
+    compiled,
+    grads_of,
+    leaf,
+    refused,
+    same_as_eager,
+)
 
 
 def with_grad(*shape):
@@ -291,6 +301,7 @@ def test_a_grad_with_a_history(wrap):
     return out, Gradients([first]), Gradients(torch.autograd.grad((out * first).sum(), x))
 
 
+@also_compiled
 @same_as_eager
 def test_a_grad_takes_the_layout_of_its_leaf(wrap):
     w = torch.randn(3, 4).t().requires_grad_()

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, grads_of, leaf, only_with_eager, same_as_eager
+from tests.compare import also_compiled, assert_same, compiled, grads_of, leaf, only_with_eager, same_as_eager
 
 
 def num_captures(f):
@@ -122,6 +122,7 @@ def test_deterministic_flag(wrap):
 # Module state
 
 
+@also_compiled
 @same_as_eager
 def test_eval_and_train(wrap):
     model = wrap(nn.Sequential(nn.Dropout(0.5), nn.Linear(8, 2)))
@@ -131,6 +132,7 @@ def test_eval_and_train(wrap):
     return results
 
 
+@also_compiled
 @same_as_eager
 def test_a_replaced_parameter(wrap):
     model = wrap(nn.Linear(2, 2))

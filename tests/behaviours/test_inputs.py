@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import foregrad as fg
-from tests.compare import assert_refused, assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import also_compiled, assert_refused, assert_same, compiled, grads_of, leaf, same_as_eager
 
 
 def non_leaf(*shape):
@@ -73,6 +73,7 @@ def test_IN_1_overwriting_a_saved_input_fails_in_backward_and_not_before():
     assert_same(f, lambda: (non_leaf(3),))
 
 
+@also_compiled
 def test_IN_1_several_inputs_written_from_each_other():
     def f(x, y, z):
         x.add_(y)
@@ -82,6 +83,7 @@ def test_IN_1_several_inputs_written_from_each_other():
     assert_same(f, lambda: (non_leaf(3), torch.randn(3), non_leaf(3)))
 
 
+@also_compiled
 @same_as_eager
 def test_IN_1_a_write_through_a_view_argument_reaches_its_base(wrap):
     start = leaf(2, 3)
@@ -531,6 +533,7 @@ class WritesInBackward(torch.autograd.Function):
         return g * 2, None
 
 
+@also_compiled
 @same_as_eager
 def test_IN_14_a_write_in_backward_happens_in_backward(wrap):
     x, b = leaf(2), torch.ones(1)
@@ -692,6 +695,7 @@ def test_arguments_of_two_dtypes_share_memory(fn, make):
     assert_same(fn, make, calls=2)
 
 
+@also_compiled
 def test_random_numbers_fill_a_transposed_tensor_in_the_order_of_its_memory():
     assert_same(lambda x: torch.nn.functional.dropout(x, 0.5).mul(2), lambda: (leaf(3, 2).t(),), calls=2)
     assert_same(lambda x: x.bernoulli_() + x.normal_(), lambda: (torch.randn(3, 2).t(),), calls=2)

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, grads_of, leaf, only_with_eager, refused, same_as_eager
+from tests.compare import also_compiled, assert_same, compiled, grads_of, leaf, only_with_eager, refused, same_as_eager
 
 
 class Tied(nn.Module):
@@ -160,6 +160,7 @@ def test_MOD_1_training_with_an_optimizer(wrap):
     return losses, model.state_dict()
 
 
+@also_compiled
 @same_as_eager
 def test_MOD_1_frozen_parameters_get_no_gradient(wrap):
     model = wrap(mlp())
@@ -179,6 +180,7 @@ def test_MOD_1_to_another_dtype(wrap):
     return first, model(torch.randn(3, 2, dtype=torch.float64))
 
 
+@also_compiled
 @same_as_eager
 def test_MOD_1_load_state_dict(wrap):
     model, other = wrap(mlp()), mlp()

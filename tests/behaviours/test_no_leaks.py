@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from tests.compare import compiled, leaf
+from tests.compare import also_compiled, compiled, leaf
 
 
 class Stop(Exception):
@@ -70,6 +70,7 @@ def test_capture_moves_no_generator(fails):
     assert random.getstate() == python
 
 
+@also_compiled
 def test_the_first_call_draws_what_eager_draws():
     def f(x):
         return torch.dropout(x, 0.5, True) + torch.randn(8)
@@ -257,6 +258,7 @@ def test_later_calls_free_their_arguments_at_once(f, grad):
         gc.enable()
 
 
+@also_compiled
 def test_backward_frees_what_was_saved():
     f = compiled(lambda x: x.sin().exp())
     f(leaf(3)).sum().backward()

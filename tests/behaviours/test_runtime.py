@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import foregrad as fg
-from tests.compare import assert_same, compiled, leaf, only_with_eager, same_as_eager
+from tests.compare import also_compiled, assert_same, compiled, leaf, only_with_eager, same_as_eager
 
 # RT-1: arguments are freed when eager frees them
 
@@ -164,6 +164,7 @@ def test_RT_4_an_error_in_backward_is_raised_by_backward(wrap):
     return out
 
 
+@also_compiled
 @same_as_eager
 def test_RT_4_a_backward_that_fails_does_not_harm_the_forward(wrap):
     f = wrap(lambda x: FailsInBackward.apply(x))

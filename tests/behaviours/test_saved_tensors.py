@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from tests.compare import Gradients, grads_of, leaf, same_as_eager
+from tests.compare import Gradients, also_compiled, grads_of, leaf, same_as_eager
 
 
 def outcome(action):
@@ -82,6 +82,7 @@ def test_views_of_an_inputs_data_that_gets_a_history_follow_it(wrap):
     return gradients(one.sum() + other.sum(), w)
 
 
+@also_compiled
 @same_as_eager
 def test_one_value_read_through_two_counters(wrap):
     def f(w):

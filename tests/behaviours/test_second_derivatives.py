@@ -6,7 +6,16 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
-from tests.compare import Gradients, HigherGradients, assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import (
+    Gradients,
+    HigherGradients,
+    also_compiled,
+    assert_same,
+    compiled,
+    grads_of,
+    leaf,
+    same_as_eager,
+)
 
 # torch's own forward-mode formulas are scripted when first used
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -97,6 +106,7 @@ def test_derivatives_through_the_call(wrap, order):
     return HigherGradients(r.detach() for r in results)
 
 
+@also_compiled
 @same_as_eager
 def test_gradient_penalty_through_the_call(wrap):
     model, x = wrap(nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 1))), leaf(5, 3)
@@ -304,6 +314,7 @@ def test_checkpoint_inside(preserve):
     assert_same(f, lambda: (leaf(8),), calls=2)
 
 
+@also_compiled
 @same_as_eager
 def test_checkpoint_around_a_compiled_function(wrap):
     f, x = wrap(lambda x: x.sin().exp()), leaf(3)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foregrad as fg
-from tests.compare import assert_same, grads_of, leaf, same_as_eager
+from tests.compare import also_compiled, assert_same, grads_of, leaf, same_as_eager
 
 
 def num_tangents(fn, *args):
@@ -14,6 +14,7 @@ def num_tangents(fn, *args):
 # TAN-1: which tangents there are
 
 
+@also_compiled
 def test_TAN_1_one_tangent_for_each_written_input_and_each_differentiable_root():
     def f(x, w):
         x.mul_(w)

@@ -29,5 +29,14 @@ def test_a_cold_start_is_timed_and_its_figures_are_kept(tmp_path: Path):
     assert table(again) == table(printed)
 
 
+def test_policies_are_measured_and_exact_ones_change_no_gradient():
+    command = [sys.executable, ROOT / "benchmarks" / "saved.py", "--rounds", "1", "--workload", "blocks-1"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    rows = {line.split("│")[1].strip(): line for line in table(printed)}
+    for exact in ("none", "save_on_cpu", "save_on_disk"):
+        assert "0e+00" in rows[exact]
+    assert "0e+00" not in rows["save_quantized 4 bits"]
+
+
 def table(text: str) -> list[str]:
     return [line for line in text.splitlines() if "│" in line]

@@ -35,6 +35,8 @@ VIEWS = {
     aten.slice.Tensor: (real, (2, 0, 3, 2)),
     aten.diagonal.default: (real, (1, 0, 2)),
     aten.unbind.int: (real, (2,)),
+    aten.split.Tensor: (real, (2, -1)),
+    aten.split_with_sizes.default: (real, ([2, 1], 2)),
     aten.view.dtype: (real, (torch.int32,)),
     aten.view_as_real.default: (complex_, ()),
     aten.view_as_complex.default: (lambda: torch.randn(3, 2), ()),
@@ -68,6 +70,33 @@ def test_a_tensor_made_of_numbers_may_be_written():
         return numbers, numbers * 2
 
     assert_same(f, lambda: (torch.randn(2).requires_grad_(),), calls=2)
+
+
+def test_writes_to_all_parts_of_a_split_leave_no_trace_of_the_base():
+    """The gates of an LSTM cell: each part is written by itself, and only the parts are read."""
+
+    def f(x):
+        gates = x * 2
+        a, b, c = gates.chunk(3, 1)
+        a.sigmoid_()
+        b.tanh_()
+        return a * b + c.sigmoid_()
+
+    assert_same(f, lambda: (torch.randn(2, 6).requires_grad_(),), calls=2)
+    forward = fg.capture(f, torch.randn(2, 6)).forward
+    assert not [n for n in forward.graph.nodes if "scatter" in n.name]
+
+
+def test_parts_of_a_split_are_read_anew_after_a_write_to_the_whole():
+    def f(x):
+        base = x.clone()
+        a, b = base.split(1)
+        a.add_(1)
+        base.mul_(3)
+        b.add_(a)
+        return base, a * 1, b * 1
+
+    assert_same(f, lambda: (torch.randn(2, 3).requires_grad_(),), calls=2)
 
 
 @EVERY_VIEW

@@ -45,3 +45,14 @@ def checkpointed(x, w):
         return torch.tanh(x @ w)
 
     return checkpoint(layer, x, use_reentrant=False).sum()
+
+
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.LayerNorm(4)) for _ in range(6))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x.square().mean()

@@ -6,6 +6,10 @@ import pytest
 import torch
 
 import foregrad as fg
+from foregrad.backends.eager import compile_graph
+from foregrad.backends.guarded import Guarded
+from foregrad.backends.stitch import stitch
+from foregrad.regions.regions import find_regions
 from tests.compare import leaf
 from tests.golden import assert_golden
 from tests.text import programs
@@ -32,8 +36,31 @@ def test_a_listing_can_be_compared(name):
     assert str(fg.capture(*PROGRAMS[name]())) == str(fg.capture(*PROGRAMS[name]()))
 
 
+def by_regions(graph, name):
+    """A backend that finds regions and runs them op by op."""
+    regions = find_regions(graph)
+    return Guarded(
+        stitch(regions, [compile_graph(r.graph, "region") for r in regions.distinct], name), graph, name, regions
+    )
+
+
+def test_the_listing_of_a_capture_shows_where_regions_begin():
+    compiled = fg.compile(programs.Stack(), backend=by_regions)
+    compiled(torch.randn(2, 4)).backward()
+    (made,) = compiled.captures
+    assert_golden(str(made), Path(__file__).parent / "stack.txt")
+    assert [line for line in str(made).splitlines() if not line.startswith("    --")] == str(made.program).splitlines()
+
+
+def test_without_regions_it_is_the_listing_of_the_program():
+    compiled = fg.compile(programs.pointwise, backend="eager")
+    compiled(leaf(3), leaf(3))
+    (made,) = compiled.captures
+    assert str(made) == str(made.program)
+
+
 def test_every_golden_file_has_a_program():
-    assert {path.stem for path in Path(__file__).parent.glob("*.txt")} == set(PROGRAMS)
+    assert {path.stem for path in Path(__file__).parent.glob("*.txt")} == {*PROGRAMS, "stack"}
 
 
 def test_a_backward_op_stands_under_the_line_of_its_forward_op():

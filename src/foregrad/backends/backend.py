@@ -15,9 +15,24 @@ must have the shapes, strides and dtypes that are written there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from torch import fx
 
 Runner = Callable[..., tuple[Any, ...]]
 Backend = Callable[[fx.GraphModule, str], Runner]
+
+
+@runtime_checkable
+class Starts(Protocol):
+    """A backend that can begin a graph and finish it later: meanwhile the next one is begun."""
+
+    def start(self, graph: fx.GraphModule, name: str) -> Callable[[], Runner]: ...
+
+
+def start(backend: Backend, graph: fx.GraphModule, name: str) -> Callable[[], Runner]:
+    """Begin to compile a graph, if the backend can, else compile it; what is returned finishes that."""
+    if isinstance(backend, Starts):
+        return backend.start(graph, name)
+    made = backend(graph, name)
+    return lambda: made

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import os
 import warnings
+from collections.abc import Callable
 from functools import cache
 
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend
+from foregrad.backends.channels_last import channels_last
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.inductor import Inductor
 from foregrad.backends.toolchain import compiler
+from foregrad.program.program import Program
 
 NAMES = ("eager", "inductor", "aoti")
+
+
+def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
+    """What a program goes through before this backend splits and compiles it."""
+    return (channels_last,) if isinstance(backend, (Inductor, AOTI)) else ()
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:

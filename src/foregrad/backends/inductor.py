@@ -17,16 +17,20 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
+from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, can_compile, is_opaque, with_memory
+from foregrad.backends.guarded import Guarded, can_compile, fitting, is_opaque, with_memory
+from foregrad.backends.kernels import build_kernels
+from foregrad.backends.library import library
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
-from foregrad.regions.regions import Region, Regions, apart, find_regions, whole
+from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (
+    built_later,
     compile_with_inductor,
     draw_inside_loops,
     inductor_decompositions,
@@ -48,48 +52,88 @@ class Inductor:
     regions: str = "auto"
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
+        return self.start(graph, name)()
+
+    def start(self, graph: fx.GraphModule, name: str) -> Callable[[], Runner]:
+        """Write the code of a graph. The C++ compiler builds it while other graphs are begun."""
         graph = with_memory(graph)
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
-        compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
-        return Guarded(with_tensors(graph, stitch(found, compiled, name, boxed=True)), graph, name, found)
+        finish = self._start_all(found, name)
 
-    def _compile(self, region: Region, name: str, place: int, found: Regions) -> Boxed:
-        if not can_compile(region.graph):
-            return self._compile_around(region.graph, name)
-        of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
-        try:
-            with part(f"compile {name}{of}"), one_at_a_time, self.settings(region.graph):
-                return self._compile_graph(region.graph, is_backward=name == "backward")
-        except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
-            what = f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}"
-            warnings.warn(what, stacklevel=2)
-        return _one_by_one(region.graph, name)
+        def finished() -> Runner:
+            with part(f"build {name}"), stopped_by_interrupts():
+                return Guarded(with_tensors(graph, finish()), graph, name, found)
 
-    def _compile_around(self, graph: fx.GraphModule, name: str) -> Boxed:
+        return finished
+
+    def _start_all(self, found: Regions, half: str, **options: bool) -> Callable[[], Runner]:
+        """Begin every region; what is returned finishes them."""
+        num = len(found.distinct)
+        titles = [f"{half}, region {place + 1} of {num}" if num > 1 else half for place in range(num)]
+        with stopped_by_interrupts():
+            begun = [self._start(r, title, half, **options) for r, title in zip(found.distinct, titles, strict=True)]
+        return lambda: stitch(found, [finish() for finish in begun], half, boxed=True)
+
+    def _start_around(self, graph: fx.GraphModule, half: str) -> Callable[[], Boxed]:
         """Ops that no loop can stand for run by themselves, such as a fused optimizer, and what is around them is
         compiled."""
         found = apart(graph, is_opaque)
         if not any(can_compile(region.graph) for region in found.distinct):
-            return _one_by_one(graph, name)
-        parts = [
-            self._compile(region, name, place, found) if can_compile(region.graph) else _one_by_one(region.graph, name)
-            for place, region in enumerate(found.distinct)
-        ]
-        run = stitch(found, parts, name, boxed=True)
-        return lambda inputs: run(*inputs)
+            return lambda: _one_by_one(graph, half)
+        finish = self._start_all(found, half, is_apart=True)
 
-    def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Boxed:
+        def finished() -> Boxed:
+            run = finish()
+            return lambda inputs: run(*inputs)
+
+        return finished
+
+    def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Boxed]:
+        """Begin a region; op by op where a compiler cannot do it, or fails."""
+        graph = region.graph
+        if not can_compile(graph):
+            return (lambda: _one_by_one(graph, half)) if is_apart else self._start_around(graph, half)
+
+        def op_by_op(error: Exception) -> Boxed:
+            what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
+            warnings.warn(what, stacklevel=3)
+            return _one_by_one(graph, half)
+
+        try:
+            with part(f"compile {title}"), one_at_a_time, self.settings(graph):
+                boxed, waits = self._generate(graph, as_library=_is_light(region), is_backward=half == "backward")
+        except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
+            failed = op_by_op(error)
+            return lambda: failed
+
+        def finish() -> Boxed:
+            try:
+                for wait in waits:
+                    wait()
+            except Exception as error:  # noqa: BLE001  as above
+                return op_by_op(error)
+            return boxed
+
+        return finish
+
+    def _generate(
+        self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool
+    ) -> tuple[Boxed, list[Callable[[], None]]]:
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
-        with part("generate and build code"):
+        if as_library:
+            try:
+                return library(lowered, is_backward=is_backward).boxed, []
+            except Exception:  # noqa: BLE001  what cannot be a library is called from Python
+                lowered = self.lowered(graph)
+        with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
-        boxed: Boxed = made.current_callable
-        return boxed
+        return made.current_callable, waits
 
     def lowered(self, graph: fx.GraphModule) -> Lowered:
         """A graph in the ops that Inductor wants, with its random numbers drawn as `rng` says."""
@@ -109,6 +153,17 @@ class Inductor:
                 yield
 
 
+#: Bytes of a value that a loop goes over in about the time that Python takes to call it.
+_LIGHT_BYTES = 1 << 16
+
+
+def _is_light(region: Region) -> bool:
+    """Whether what takes time in a region is to call its kernels, rather than to run them."""
+    nodes = region.graph.graph.nodes
+    sizes = [s.num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
+    return (region.label == WHOLE or region.count > 1) and sum(sizes) <= _LIGHT_BYTES * len(sizes)
+
+
 def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
     if generator is not None:
         raise NotImplementedError("Inductor draws from no generator of the user's")
@@ -121,9 +176,10 @@ def _tensor_places(lowered: Lowered) -> list[int]:
 
 
 def _one_by_one(graph: fx.GraphModule, name: str) -> Boxed:
-    run = with_numbers(graph, run_op_by_op(graph, name))
+    run = with_numbers(graph, fitting(run_op_by_op(graph, name), graph))
     return lambda inputs: run(*inputs)
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What went wrong, in a line."""
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

@@ -17,6 +17,8 @@ from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode, trace_decomposed
 from foregrad.words.spec import Spec
 
+aten = torch.ops.aten
+
 
 @dataclass(frozen=True, eq=False)
 class Lowered:
@@ -82,12 +84,23 @@ def _rank(node: fx.Node) -> int:
 
 
 def _keep_layouts(recorded: fx.Graph, lowered: fx.Graph, mode: FakeTensorMode) -> None:
-    """Where a decomposition gives a result another layout than its op does, ask for that of the op."""
+    """Where a decomposition gives a result another layout than its op does, copy it to that of the op."""
+    output = lowered.output_node()
     wanted: Any = recorded.output_node().args[0]
-    made: Any = lowered.output_node().args[0]
-    for before, after in zip(wanted, made, strict=True):
+    made: Any = output.args[0]
+    results = list(made)
+    for place, (before, after) in enumerate(zip(wanted, made, strict=True)):
         if isinstance(before, fx.Node) and isinstance(after, fx.Node):
             spec: Spec = before.meta["spec"]
             if tuple(after.meta["val"].stride()) != spec.stride:
-                with mode:
-                    after.meta["val"] = _empty(spec)
+                with lowered.inserting_before(output):
+                    results[place] = _copied(lowered, after, spec, mode)
+    output.args = (tuple(results),)
+
+
+def _copied(graph: fx.Graph, value: fx.Node, spec: Spec, mode: FakeTensorMode) -> fx.Node:
+    room = graph.call_function(aten.new_empty_strided.default, (value, list(spec.shape), list(spec.stride)))
+    copy = graph.call_function(aten.copy.default, (room, value))
+    with mode:
+        room.meta["val"], copy.meta["val"] = _empty(spec), _empty(spec)
+    return copy

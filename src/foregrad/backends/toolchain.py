@@ -24,7 +24,14 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate_inductor import build_interface, keep_precompiled_headers, probe_instruction_sets, use_compiler
+from foregrad.backends.builds import builds
+from foregrad.substrate_inductor import (
+    build_interface,
+    build_with,
+    keep_precompiled_headers,
+    probe_instruction_sets,
+    use_compiler,
+)
 
 
 def cache_folder() -> Path:
@@ -48,6 +55,7 @@ def prepare() -> Toolchain:
     if path is None:
         raise RuntimeError("there is no C++ compiler: install g++, or name one in CXX")
     toolchain = Toolchain.of(path)
+    build_with(builds.run)
     use_compiler(os.environ.get("CXX") or Path(path).name)
     toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
     toolchain.save()
@@ -155,6 +163,10 @@ def write_atomically(path: Path, text: str) -> None:
     """Write a file so that others see all of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    with os.fdopen(handle, "w") as file:
-        file.write(text)
-    os.replace(name, path)
+    try:
+        with os.fdopen(handle, "w") as file:
+            file.write(text)
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise

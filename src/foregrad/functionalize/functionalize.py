@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,10 +16,9 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, depends_on_order
-from foregrad.functionalize.stand_ins import look_of, stand_ins
-from foregrad.functionalize.variants import Pure, variant_for
-from foregrad.functionalize.views import INVERSES, out_of_place
-from foregrad.record.ghosts import GhostTable, Made
+from foregrad.functionalize.variants import Pure, made_by, variant_for
+from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
+from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
@@ -27,6 +26,8 @@ from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
+
+_FEW_PARTS = 8
 
 
 @dataclass(slots=True, eq=False)
@@ -181,22 +182,11 @@ class Functionalizer:
 
     def _take(self, alias: Alias, value: fx.Node, op: Op, func: Any) -> None:
         """Let an alias have a new value, brought to the alias' own dtype and strides."""
-        made = self._made_by(func, op, alias) if not isinstance(func, Pure) else alias.spec
+        made = made_by(func, op, alias, self._table, self._device) if not isinstance(func, Pure) else alias.spec
         value.meta["spec"] = made
         if (made.shape, made.stride, made.dtype) != (alias.size, alias.stride, alias.dtype):
             value = self.emit(aten.copy.default, (self.read(alias), value), alias.spec)
         self.write(alias, value)
-
-    def _made_by(self, func: Any, op: Op, alias: Alias) -> Spec:
-        """What the pure form of a writing op returns for this argument."""
-        variant = variant_for(op)
-        key, ghosts = ("pure", func, *look_of(op.args), *look_of(op.kwargs)), variant.filled(stand_ins(op.args))
-        kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
-        result = self._table.outcome(key, func, ghosts, kwargs, self._device).result
-        made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
-        if not isinstance(made, Made):
-            return alias.spec
-        return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
 
     # -- values ---------------------------------------------------------------------------------------
 
@@ -278,10 +268,17 @@ class Functionalizer:
         given = [a for a in alias.storage.aliases if a.op is None or self._is_resized(a)] if contents.flat else []
         if contents.flat and alias.storage.kind == "input" and not covered(alias, given):
             raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
-        new = self._whole(alias, value, contents)
-        contents.node = new
+        untouched = [(part, self.read(part)) for part in self._beside(alias)]
+        contents.node = self._whole(alias, value, contents)
         contents.generation += 1
-        self._values[alias] = (value, contents.generation)
+        self._values.update({part: (node, contents.generation) for part, node in [(alias, value), *untouched]})
+
+    def _beside(self, alias: Alias) -> list[Alias]:
+        """The other parts of what an alias is a part of: a write to one leaves them as they are."""
+        op = self.ops[alias.op] if alias.op is not None and alias.op < len(self.ops) else None
+        if op is None or op.func not in PARTS or len(op.outputs) > _FEW_PARTS:
+            return []
+        return [part for part in op.outputs if part is not alias]
 
     def _is_resized(self, alias: Alias) -> bool:
         is_op = alias.op is not None and alias.op < len(self.ops)

@@ -27,14 +27,29 @@ from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view
 from foregrad.record.trace import Alias, Op, Storage
 
+aten = torch.ops.aten
+
+#: Views that look at the memory of another tensor in another geometry, and at nothing else.
+_PLAIN_VIEWS = {
+    aten.t.default,
+    aten.transpose.int,
+    aten.permute.default,
+    aten.view.default,
+    aten.expand.default,
+    aten.squeeze.dim,
+    aten.unsqueeze.default,
+    aten.select.int,
+    aten.slice.Tensor,
+}
+
 #: Changes of metadata that leave the version counter alone.
-_BUMPS_NOTHING = {SET_DATA, torch.ops.aten.detach_.default}
+_BUMPS_NOTHING = {SET_DATA, aten.detach_.default}
 
 #: Changes of metadata after which a tensor may show less of its memory.
 _CHANGES_EXTENT = {
-    torch.ops.aten.resize_.default,
-    torch.ops.aten.resize_as_.default,
-    torch.ops.aten.as_strided_.default,
+    aten.resize_.default,
+    aten.resize_as_.default,
+    aten.as_strided_.default,
 }
 
 
@@ -138,7 +153,8 @@ class _Planner:
         if alias.op is None or alias.parent is None:
             raise AssertionError("an output that is neither new nor a view")
         op = self.recording.recorder.ops[alias.op]
-        self._need(alias.parent.object)
+        base = self._below(alias)
+        self._need(alias.parent.object if base is None else base.object)
         parent = alias.parent
         source = self.bases.get(parent.object)
         if source is not None and source.kind == "fresh" and source.alias is not parent:
@@ -152,8 +168,22 @@ class _Planner:
             self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
         elif op.index in self.recording.intercept.unshared:
             self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, "data")))
+        elif base is not None:
+            self.steps.append((op.index, _as_one_view(number, base, alias, op.grad_enabled)))
         else:
             self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
+
+    def _below(self, alias: Alias) -> Alias | None:
+        """The new tensor at the end of a chain of views that can be made in one step, since it has no history."""
+        at, length = alias, 0
+        while at.object not in self.bases and at.object not in self.inputs:
+            op = None if at.op is None else self.recording.recorder.ops[at.op]
+            if op is None or at.parent is None or op.func not in _PLAIN_VIEWS or at.object in self.renames:
+                return None
+            at, length = at.parent, length + 1
+        base = self.bases.get(at.object)
+        is_plain = base is not None and base.kind == "fresh" and base.alias is at and not base.version
+        return at if length > 1 and is_plain and base is not None and not base.ghost.requires_grad else None
 
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
         args = tuple(_refs(a) for a in op.args)
@@ -228,7 +258,7 @@ class _Planner:
         before: list[Step] = []
         asked = dict(self.recording.intercept.flags)
         for number, lifted in self.inputs.items():
-            is_detached = any(op.func is torch.ops.aten.detach_.default for op in self.renames.get(number, ()))
+            is_detached = any(op.func is aten.detach_.default for op in self.renames.get(number, ()))
             if _is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
                 step = RequireGrad(number, lifted.ghost.requires_grad)
                 if step.flag:
@@ -300,8 +330,16 @@ def _shows_less(op: Op) -> bool:
     """Whether a tensor may show less of its memory after a change of its metadata."""
     before, after = op.renames, op.outputs
     assert before is not None
-    is_grown = op.func is not torch.ops.aten.as_strided_.default and after.spec.extent >= before.spec.extent
+    is_grown = op.func is not aten.as_strided_.default and after.spec.extent >= before.spec.extent
     return op.func in _CHANGES_EXTENT and not is_grown
+
+
+def _as_one_view(number: int, base: Alias, alias: Alias, grad_enabled: bool) -> Replay:
+    func: Any = aten.as_strided.default
+    geometry: list[Any] = [list(alias.size), list(alias.stride), alias.offset]
+    if alias.spec.is_contiguous and alias.geometry == base.geometry:
+        func, geometry = aten.view.default, geometry[:1]
+    return Replay(number, func, (Ref(base.object), *geometry), {}, grad_enabled, None, is_in_place=False)
 
 
 def _is_leaf(ghost: torch.Tensor) -> bool:

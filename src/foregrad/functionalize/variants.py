@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import torch
 
-from foregrad.record.ghosts import kind_of, written_places
-from foregrad.record.trace import Op
+from foregrad.functionalize.stand_ins import look_of, stand_ins
+from foregrad.record.ghosts import GhostTable, Made, kind_of, written_places
+from foregrad.record.trace import Alias, Op
 from foregrad.substrate import OpOverload
+from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
 
@@ -155,3 +157,15 @@ def _pure(func: OpOverload) -> Variant:
 
 def _shape_of(func: OpOverload) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in func._schema.arguments]
+
+
+def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.device | None) -> Spec:
+    """What the pure form of a writing op returns for an argument that the op writes."""
+    variant = variant_for(op)
+    key, ghosts = ("pure", func, *look_of(op.args), *look_of(op.kwargs)), variant.filled(stand_ins(op.args))
+    kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
+    result = table.outcome(key, func, ghosts, kwargs, device).result
+    made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
+    if not isinstance(made, Made):
+        return alias.spec
+    return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)

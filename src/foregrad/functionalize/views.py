@@ -61,6 +61,14 @@ def _unbound(emit: Emit, parent: Any, new: Any, args: Any, parent_alias: Alias, 
     return emit(aten.select_scatter.default, (parent, new, dim, alias.position), parent_alias)
 
 
+def _split(emit: Emit, parent: Any, new: Any, args: Any, parent_alias: Alias, alias: Alias) -> Any:
+    dim = args[2] % len(alias.size) if len(args) > 2 else 0
+    if 0 in (parent_alias.stride[dim], *alias.size):
+        return None
+    start = (alias.offset - parent_alias.offset) // parent_alias.stride[dim]
+    return emit(aten.slice_scatter.default, (parent, new, dim, start, start + alias.size[dim]), parent_alias)
+
+
 def _bits(func: OpOverload) -> Inverse:
     def inverse(emit: Emit, parent: Any, new: Any, args: Any, parent_alias: Alias, alias: Alias) -> Any:
         return emit(func, (new,), parent_alias)
@@ -90,12 +98,17 @@ INVERSES: dict[OpOverload, Inverse] = {
     aten.slice.Tensor: _scattered(aten.slice_scatter.default),
     aten.diagonal.default: _scattered(aten.diagonal_scatter.default),
     aten.unbind.int: _unbound,
+    aten.split.Tensor: _split,
+    aten.split_with_sizes.default: _split,
     aten.view.dtype: _other_dtype,
     aten.view_as_real.default: _bits(aten.view_as_complex.default),
     aten.view_as_complex.default: _bits(aten.view_as_real.default),
     aten._conj.default: _bits(aten._conj_physical.default),
     aten._neg_view.default: _bits(aten.neg.default),
 }
+
+#: Views that share nothing with each other.
+PARTS = {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int}
 
 
 def out_of_place(func: OpOverload) -> OpOverload | None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import linecache
 import operator
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,8 +31,8 @@ _COLUMN = 56
 _PHASES = ("forward", "backward", "backward of the backward")
 
 
-def listing(name: str, graph: fx.Graph, signature: Signature) -> str:
-    """The whole program as text that can be compared: no addresses, no times."""
+def listing(name: str, graph: fx.Graph, signature: Signature, notes: Mapping[str, str]) -> str:
+    """The whole program as text that can be compared: no addresses, no times. A note stands above the op it names."""
     lines = [f"program {name}", "  inputs", *_table(signature.inputs)]
     phase, above = -1, ""
     for node in graph.nodes:
@@ -41,6 +41,9 @@ def listing(name: str, graph: fx.Graph, signature: Signature) -> str:
         if node.meta.get("phase", 0) != phase and node.op == "call_function":
             phase, above = node.meta.get("phase", 0), ""
             lines.append(f"  {_PHASES[min(phase, 2)]}")
+        if node.name in notes:
+            above = ""
+            lines.append(f"    -- {notes[node.name]}")
         origin = _origin_text(node.meta.get("origin"))
         if origin != above and node.op == "call_function":
             above = origin

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -105,7 +105,11 @@ class Program:
         verify(self.name, self.graph.graph, self.signature, self.first_phase)
 
     def __str__(self) -> str:
-        return listing(self.name, self.graph.graph, self.signature)
+        return self.listing({})
+
+    def listing(self, notes: Mapping[str, str]) -> str:
+        """The program as text, with notes above the ops that they name."""
+        return listing(self.name, self.graph.graph, self.signature, notes)
 
     def __repr__(self) -> str:
         inputs, outputs = len(self.signature.inputs), len(self.signature.outputs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from torch import fx
@@ -19,6 +19,7 @@ from foregrad.regions.steps import Form, Steps
 # Costs, in what it costs to compile a node: about 13 ms with Inductor.
 _CALL = 1  # about 15 us at each call of the program, over a thousand of these
 _CROSSING = 1  # a value written by one region and read by the next, rather than kept in a loop
+_BYTES = 1 << 14  # of such values, that cost as much as one value does
 _REGION = 8  # whatever a distinct region costs besides its nodes
 
 _SMALLEST_UNIT = 8  # nodes; a shorter unit is taken several at a time
@@ -70,20 +71,7 @@ class _Search:
         self.steps = steps
         sizes = (sum(1 + sum(r in steps.views for r in steps.reads[n]) for n in step) for step in steps.steps)
         self.size = [0, *accumulate(sizes)]  # nodes before each step
-        self.crossing = self._crossing()
         self.effort = _EFFORT * len(steps)
-
-    def _crossing(self) -> list[tuple[int, int]]:
-        """Before each step: how many values made earlier are still to be read, and their bytes."""
-        change = [[0, 0] for _ in range(len(self.steps) + 2)]
-        for node, born in self.steps.born.items():
-            last, spec = self.steps.last_read.get(node, -1), node.meta.get("spec")
-            if last > born and node not in self.steps.views:
-                for place, sign in ((born + 1, 1), (last + 1, -1)):
-                    change[place][0] += sign
-                    change[place][1] += sign * (spec.num_bytes if spec is not None else 0)
-        counts, sizes = accumulate(c for c, _ in change), accumulate(b for _, b in change)
-        return list(zip(counts, sizes, strict=True))
 
     def repeats(self) -> Iterator[_Repeat]:
         """Repeats that do not overlap, the one that saves most first."""
@@ -152,23 +140,41 @@ class _Search:
     def _best_cut(self, run: _Run) -> _Repeat:
         """The run cut into units where it saves most; the first unit may start anywhere in the first period."""
         unit = self._unit(run)
-        lowest = min(count for count, _ in self.crossing[run.start : run.stop + 1])
+        loss = self._losses(run, unit)
 
-        def price(start: int) -> tuple[float, int]:
+        def price(start: int) -> float:
             cuts = range(start, run.stop + 1, unit)
             rest = self.size[run.stop] - self.size[cuts[-1]] + self.size[start] - self.size[run.start]
-            crossing = [self.crossing[cut] for cut in cuts]
-            return rest + _CROSSING * sum(n - lowest for n, _ in crossing), sum(b for _, b in crossing)
+            return rest + sum(loss[cut] for cut in cuts)
 
         starts = range(run.start, min(run.start + unit, run.stop - 2 * unit + 1))
         best = _Repeat(0)
         for start in heapq.nsmallest(_CUTS, starts, key=price):
             found = self._cut(run, start, unit)
+            found = replace(found, gain=found.gain - sum(loss[begin] for begin, _, _ in found.forms))
             if found.gain > best.gain:
                 best = found
             if len(found.forms) == len(range(start, run.stop - unit + 1, unit)):
                 break  # all occurrences are alike, and cuts that come later cost more
         return best
+
+    def _losses(self, run: _Run, unit: int) -> dict[int, float]:
+        """What is lost by a cut before each step, rather than where least crosses in the unit that begins there.
+
+        What crosses are the values that live for a unit or two: others are read from afar wherever the cuts are.
+        """
+        change = dict.fromkeys(range(run.start, run.stop + unit + 1), 0.0)
+        for place in range(run.start, run.stop):
+            for node in self.steps.steps[place]:
+                last, spec = self.steps.last_read.get(node, -1), node.meta.get("spec")
+                if place < last < min(place + 2 * unit, run.stop) and node not in self.steps.views:
+                    cost = _CROSSING + (spec.num_bytes / _BYTES if spec is not None else 0)
+                    change[place + 1] += cost
+                    change[last + 1] -= cost
+        crossing = list(accumulate(change.values()))
+        return {
+            place: c - min(crossing[i : i + unit]) for i, (place, c) in enumerate(zip(change, crossing, strict=True))
+        }
 
     def _cut(self, run: _Run, start: int, unit: int) -> _Repeat:
         """What is saved by cutting there, with all views made inside, or those that differ made before."""

@@ -7,6 +7,7 @@ region  label     nodes  calls
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -15,9 +16,12 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.program.clean import is_view
 from foregrad.regions.find import find_pieces
 from foregrad.regions.steps import Form, Steps
 from foregrad.substrate import lazy_graph_module
+
+WHOLE = "whole"  # the label of a region that is all there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +35,12 @@ class Region:
 
 @dataclass(frozen=True, eq=False)
 class RegionCall:
-    """A call of a region on values of the graph, by name."""
+    """A call of a region on values of the graph, by name; `nodes` are the ops that it stands for."""
 
     region: int
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    nodes: tuple[str, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +59,23 @@ class Regions:
         for number, region in enumerate(self.distinct):
             lines.append(f"{number:6}  {region.label:{width}}  {_num_nodes(region):5}  {region.count:5}")
         return "\n".join(lines)
+
+
+def region_notes(graph: fx.Graph, halves: Sequence[Regions]) -> dict[str, str]:
+    """For the listing of a graph whose halves have regions: a note at the op where each call of one begins."""
+    nodes = {n.name: n for n in graph.nodes}
+    notes: dict[str, str] = {}
+    for regions in halves:
+        done: Counter[int] = Counter()
+        for call in regions.calls if len(regions.calls) > 1 and nodes.keys() >= {*regions.calls[0].nodes} else ():
+            done[call.region] += 1
+            region = regions.distinct[call.region]
+            begin = nodes[next((n for n in call.nodes if not is_view(nodes[n])), call.nodes[0])]
+            while is_view(begin.prev) and begin.prev.name in call.nodes:
+                begin = begin.prev
+            times = f", {done[call.region]} of {region.count}" if region.count > 1 else ""
+            notes[begin.name] = f"region {call.region}: {region.label}{times}"
+    return notes
 
 
 def find_regions(half: fx.GraphModule) -> Regions:
@@ -90,7 +112,10 @@ def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:
     results: Any = graph.output_node().args[0]
     return Regions(
         distinct=tuple(Region(_extract(o[0]), len(o), _label(o, len(pieces))) for o in occurrences),
-        calls=tuple(RegionCall(p, _names(f.inputs), _names(f.outputs)) for p, f in zip(places, pieces, strict=True)),
+        calls=tuple(
+            RegionCall(p, _names(f.inputs), _names(f.outputs), _names(f.nodes))
+            for p, f in zip(places, pieces, strict=True)
+        ),
         inputs=tuple(n.name for n in graph.nodes if n.op == "placeholder"),
         results=tuple(r.name if isinstance(r, fx.Node) else None for r in results),
         constants={n.name: getattr(half, str(n.target)) for n in graph.nodes if n.op == "get_attr"},
@@ -117,7 +142,7 @@ def _extract(form: Form) -> fx.GraphModule:
 def _label(occurrences: list[Form], num_calls: int) -> str:
     """The module that all ops of a region come from, with a star for the index that varies: `blocks.*`."""
     if num_calls == 1:
-        return "whole"
+        return WHOLE
     paths = {
         tuple(o.module.split(".")) for f in occurrences for n in f.nodes if (o := n.meta.get("origin")) and o.module
     }

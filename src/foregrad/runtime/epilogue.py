@@ -26,6 +26,21 @@ from foregrad.runtime.source import Source
 from foregrad.substrate import set_version, version_of
 from foregrad.words.attached import Attached
 
+aten = torch.ops.aten
+
+
+#: Methods that do nothing but call one op, in less time than the op itself takes to be called.
+_METHODS = {
+    aten.t.default: "t",
+    aten.transpose.int: "transpose",
+    aten.permute.default: "permute",
+    aten.view.default: "view",
+    aten.as_strided.default: "as_strided",
+    aten.unsqueeze.default: "unsqueeze",
+    aten.select.int: "select",
+    aten.detach.default: "detach",
+}
+
 
 class Written(torch.autograd.Function):
     """Writes a value into a tensor, whose history is the value's from then on.
@@ -109,7 +124,10 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         args = ", ".join(
             [_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()]
         )
-        if step.func is SET_DATA:
+        if step.func in _METHODS and not step.is_in_place:
+            viewed, _, rest = args.partition(", ")
+            source.line(f"{target} = {viewed}.{_METHODS[step.func]}({rest})")
+        elif step.func is SET_DATA:
             source.line(f"{target}.data = o{step.args[1].object}")
         elif step.is_silent:
             source.line(f"version = {source.name('version_of', version_of)}({target})")

@@ -5,6 +5,8 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
+import keyword
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, ModuleType
@@ -289,23 +291,41 @@ class GuardWriter:
     # -- modules ----------------------------------------------------------------------------------------
 
     def _modules(self) -> None:
-        for module in self.assumed.modules:
-            name = self.source.name("m", module)
-            checks = [f"{name}.training is not {module.training}", f"len({name}.__dict__) != {len(module.__dict__)}"]
-            for key, value in module.__dict__.items():
-                if _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
-                    checks.append(f"{name}.__dict__.get({key!r}, MISS) != {self.source.constant(value)}")
-                elif key.endswith("_hooks") and isinstance(value, dict):
-                    checks.append(f"len({name}.{key}) != {len(value)}")
-                elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
-                    copy = self.source.name("k", value.copy())
-                    checks.append(f"{name}.__dict__.get({key!r}, MISS) != {copy}")
-            for key, child in module._modules.items():
-                checks.append(f"{name}._modules.get({key!r}) is not {self.source.name('m', child)}")
-            for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-                if tensor is None:
-                    checks.append(f"({name}._parameters | {name}._buffers).get({key!r}) is not None")
-            self.miss_if(" or ".join(checks))
+        if not self.assumed.modules:
+            return
+        with self.source.block("try:"):
+            for module in self.assumed.modules:
+                self.miss_if(" or ".join(self._module(module)))
+        with self.source.block("except (AttributeError, KeyError):"):
+            self.source.line("return MISS")
+
+    def _module(self, module: torch.nn.Module) -> Iterator[str]:
+        """Conditions under which a module is not as it was."""
+        name = self.source.name("m", module)
+        yield f"{name}.training is not {module.training}"
+        yield f"len({name}.__dict__) != {len(module.__dict__)}"
+        for key, value in module.__dict__.items():
+            plain = f"{name}.{key}" if _is_plain_attribute(module, key) else f"{name}.__dict__[{key!r}]"
+            if key in _HOOKS:
+                yield f"{plain} != {self.source.name('hooks', value.copy())}" if value else plain
+            elif key == "_modules":
+                yield f"{plain} != {self.source.name('children', dict(value))}" if value else plain
+            elif _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
+                yield f"{plain} != {self.source.constant(value)}"
+            elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
+                yield f"{plain} != {self.source.name('k', value.copy())}"
+        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+            if tensor is None:
+                yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
+
+
+#: What a module runs beside its forward.
+_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def _is_plain_attribute(module: torch.nn.Module, key: str) -> bool:
+    """Whether asking a module for an attribute just looks into its dict."""
+    return key.isidentifier() and not keyword.iskeyword(key) and not hasattr(type(module), key)
 
 
 def _is_simple(value: Any) -> bool:

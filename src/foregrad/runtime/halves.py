@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.backend import Backend
+from foregrad.backends.backend import Backend, start
 from foregrad.backends.choose import can_write
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
@@ -64,21 +64,25 @@ class CompiledStage:
         self._way = way
         self.halves: Halves = program.halves
         self.donation = donate(program) if stage.phase == 0 and can_write(way.backend) else None
-        self.run_forward = way.backend(self.donation.graph if self.donation else self.halves.forward, "forward")
+        written = self.donation.graph if self.donation else self.halves.forward
+        forward = start(way.backend, written, "forward")  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]
         self.checks = self._find_checks()
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
-        if stage.backward is not None:
+        backward = None if stage.backward is None else self._start_backward(program, self.halves)
+        self.run_forward = forward()
+        if stage.backward is not None and backward is not None:
             layouts = tuple(None if t is None else t.spec.stride for t in stage.backward.tangents)
-            self._backwards[layouts] = self._compile_backward(program, self.halves)
+            self._backwards[layouts] = backward()
 
     @property
     def regions(self) -> tuple[Regions, ...]:
         """The regions of each half that its backend compiled by regions."""
         runs = [self.run_forward, *(b.run for b in self._backwards.values())]
-        return tuple(run.regions for run in runs if hasattr(run, "regions"))
+        found = [getattr(run, "regions", None) for run in runs]
+        return tuple(regions for regions in found if regions is not None)
 
     # -- what must not be written ---------------------------------------------------------------------------
 
@@ -155,9 +159,9 @@ class CompiledStage:
         stage = replace(self.stage, survey=_survey(self.stage, layouts))
         stage = replace(stage, backward=run_engine(stage, layouts))
         program = build(stage, self.program.name).apply(self._way.passes)
-        return self._compile_backward(program, program.halves)
+        return self._start_backward(program, program.halves)()
 
-    def _compile_backward(self, program: Program, halves: Halves) -> CompiledBackward:
+    def _start_backward(self, program: Program, halves: Halves) -> Callable[[], CompiledBackward]:
         error = program.calling.backward_error
         missing = [s.name for s in halves.saved if s.key not in self._saved_keys]
         if error is None and missing:
@@ -166,12 +170,14 @@ class CompiledStage:
                 "Run this part without foregrad."
             )
         if error is not None:
-            return CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
+            refused = CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
+            return lambda: refused
         calling, signature = program.calling, program.signature
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
-        return CompiledBackward(
-            run=self._way.backend(halves.backward, "backward"),
+        run = start(self._way.backend, halves.backward, "backward")
+        return lambda: CompiledBackward(
+            run=run(),
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),

@@ -1,0 +1,111 @@
+"""Builds: runs of the C++ compiler. Each makes a whole file or none, and an interrupt stops those under way."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from foregrad.substrate_inductor import BUILD_FOLDER, forget_unfinished_kernels
+
+_PATIENCE_SECONDS = 2.0
+
+
+class Builds:
+    """The runs of this process. A compiler is a process group of its own: what it has started ends with it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._running: set[subprocess.Popen[str]] = set()
+        self._is_stopped = False
+
+    def run(self, command: list[str], folder: Path) -> tuple[int, str]:
+        """Run a compiler in a folder: its status, and what it said. Its file gets its name when it is finished."""
+        place = command.index("-o") + 1
+        final = folder / command[place]
+        unfinished = final.with_name(f".{os.getpid()}.{threading.get_ident()}.{final.name}")
+        command = [*command[:place], str(unfinished), *command[place + 1 :], "-w"]  # warnings about torch's headers
+        is_finished = False
+        try:
+            status, said = self._run(command, folder)
+            if status == 0:
+                os.replace(unfinished, final)
+                is_finished = True
+        finally:
+            unfinished.unlink(missing_ok=True)
+            if not is_finished and folder.name.endswith(BUILD_FOLDER):
+                shutil.rmtree(folder, ignore_errors=True)
+        return status, said
+
+    def _run(self, command: list[str], folder: Path) -> tuple[int, str]:
+        with self._lock:
+            if self._is_stopped:
+                return 1, "interrupted"
+            process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=os.environ | {"TMPDIR": str(folder)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                process_group=0,
+            )
+            self._running.add(process)
+        try:
+            said, _ = process.communicate()
+        finally:
+            with self._lock:
+                self._running.discard(process)
+            _end(process)
+        return process.returncode, said
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """End what runs; in the block nothing new is begun."""
+        with self._lock:
+            self._is_stopped = True
+            running = list(self._running)
+        try:
+            for process in running:
+                _signal(process, signal.SIGTERM)
+            yield
+        finally:
+            self._is_stopped = False
+
+
+builds = Builds()
+
+
+@contextmanager
+def stopped_by_interrupts() -> Iterator[None]:
+    """When the block is interrupted, by Ctrl-C for one, so are all builds, and what waits for them is forgotten."""
+    try:
+        yield
+    except Exception:
+        raise
+    except BaseException:
+        with builds.stopped():
+            forget_unfinished_kernels()
+        raise
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    if process.poll() is not None:
+        return
+    _signal(process, signal.SIGTERM)
+    try:
+        process.wait(_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        _signal(process, signal.SIGKILL)
+        process.wait()
+
+
+def _signal(process: subprocess.Popen[str], number: int) -> None:
+    if process.poll() is None:
+        os.killpg(process.pid, number)

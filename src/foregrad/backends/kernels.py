@@ -1,0 +1,117 @@
+"""Kernels: the C++ functions of a graph, built together.
+
+A run of the C++ compiler takes most of a second for torch's headers alone, so the kernels of a graph share a file.
+There are more files if the graph is large and several can be built at once.
+
+    namespace kernel_0 { void kernel(const float* in_ptr0, float* out_ptr0) { ... } }
+    namespace kernel_1 { void kernel(const float* in_ptr0, float* out_ptr0) { ... } }
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from foregrad.substrate_inductor import build_module, num_builds_at_once
+
+#: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.
+_LEAST_LENGTH = 16_000
+
+_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
+
+#: The side of Python: each kernel takes tensors, and asks them where their data is.
+_BINDINGS = r"""
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+#include <cstdlib>
+#include <stdexcept>
+#include <utility>
+
+static void* (*data_of)(PyObject* tensor);
+
+template <typename T> static T argument(PyObject* value) {
+    if constexpr (std::is_pointer_v<T>) {
+        return static_cast<T>(data_of(value));
+    } else {
+        auto number = PyFloat_AsDouble(value);
+        if (std::is_integral_v<T> && !PyErr_Occurred()) return static_cast<T>(PyLong_AsLongLong(value));
+        return static_cast<T>(number);
+    }
+}
+
+template <auto kernel> struct Bound;
+
+template <typename... T, void (*kernel)(T...)> struct Bound<kernel> {
+    template <size_t... n> static void run(PyObject* const* values, std::index_sequence<n...>) {
+        auto arguments = std::tuple<T...>{argument<T>(values[n])...};
+        if (!PyErr_Occurred()) std::apply(kernel, arguments);
+    }
+
+    static PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_values) {
+        try {
+            if (num_values != sizeof...(T)) throw std::runtime_error("a kernel got another number of arguments");
+            run(values, std::index_sequence_for<T...>{});
+        } catch (std::exception const& error) {
+            PyErr_SetString(PyExc_RuntimeError, error.what());
+        } catch (...) {
+            PyErr_SetString(PyExc_RuntimeError, "a kernel failed");
+        }
+        if (PyErr_Occurred()) return nullptr;
+        Py_RETURN_NONE;
+    }
+};
+
+template <auto kernel> static PyMethodDef method(const char* name) {
+    return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Bound<kernel>::call)), METH_FASTCALL, ""};
+}
+
+static PyMethodDef methods[] = {%s, {}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, methods};
+
+PyMODINIT_FUNC PyInit_kernel() {
+    const char* address = std::getenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR");
+    if (!address) {
+        PyErr_SetString(PyExc_RuntimeError, "torch did not say how to ask a tensor for its data");
+        return nullptr;
+    }
+    data_of = reinterpret_cast<decltype(data_of)>(std::strtoull(address, nullptr, 10));
+    return PyModule_Create(&module);
+}
+"""
+
+
+def build_kernels(sources: list[str]) -> Callable[[], list[Any]]:
+    """Begin to build kernels; what is returned waits for their functions."""
+    files = shared_out(sources, num_builds_at_once()) if sources else []
+    modules = [build_module(in_one_file([sources[place] for place in places])) for places in files]
+
+    def functions() -> list[Any]:
+        found: dict[int, Any] = {}
+        for places, module in zip(files, modules, strict=True):
+            loaded = module()
+            found |= {place: getattr(loaded, f"kernel_{i}") for i, place in enumerate(places)}
+        return [found[place] for place in range(len(sources))]
+
+    return functions
+
+
+def in_one_file(sources: Sequence[str]) -> str:
+    """The source of a Python module with the functions `kernel_0`, `kernel_1`, ... from files with a `kernel` each."""
+    includes = dict.fromkeys(line for source in sources for line in _INCLUDE.findall(source))
+    bodies = [_INCLUDE.sub("", source).replace('extern "C"', "") for source in sources]
+    spaces = [f"namespace kernel_{place} {{\n{body}\n}}\n" for place, body in enumerate(bodies)]
+    methods = ", ".join(f'method<kernel_{place}::kernel>("kernel_{place}")' for place in range(len(sources)))
+    return "".join((*includes, *spaces, _BINDINGS % methods))
+
+
+def shared_out(sources: Sequence[str], num_files: int) -> list[list[int]]:
+    """The places of the sources, in at most so many files of about the same length, none of which is short."""
+    most = sum(map(len, sources)) // _LEAST_LENGTH
+    files: list[list[int]] = [[] for _ in range(max(1, min(num_files, most)))]
+    lengths = [0] * len(files)
+    for place in sorted(range(len(sources)), key=lambda p: (-len(sources[p]), p)):
+        shortest = lengths.index(min(lengths))
+        files[shortest].append(place)
+        lengths[shortest] += len(sources[place])
+    return files

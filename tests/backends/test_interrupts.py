@@ -1,0 +1,40 @@
+"""Ctrl-C while the C++ compiler is at work: nothing half made, nobody still working, and it can be tried again."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foregrad.backends import toolchain
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
+@pytest.mark.parametrize(("backend", "whom", "times"), [("inductor", "process", 5), ("aoti", "group", 4)])
+def test_an_interrupt_leaves_nothing_behind(backend, whom, times, tmp_path):
+    known = toolchain.prepare()
+    known.interface()
+    copied = tmp_path / "toolchain" / known.folder.name
+    copied.mkdir(parents=True)
+    shutil.copy(known.file, copied.with_suffix(".json"))  # it says where the precompiled headers are
+    shutil.copy(known.folder / "interface.o", copied)
+    places = {"FOREGRAD_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.backends.interrupted", backend, str(tmp_path), "0", str(times), whom],
+        env=os.environ | places | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},
+        cwd=ROOT,
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert told["left"] == []
+    assert len(told["moments"]) == times
