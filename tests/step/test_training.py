@@ -220,6 +220,22 @@ def test_state_of_another_kind_is_captured_anew():
     assert_as_eager(usual(make_optimizer=make, after=after), num_captures=3)
 
 
+def test_numbers_say_that_they_are_pythons_own():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    optimizer.param_groups[0]["count"] = 3
+    kinds = []
+
+    @fg.step(model, optimizer, backend="eager", python="allow")
+    def step(x):
+        group = optimizer.param_groups[0]
+        kinds.extend([isinstance(group["lr"], float), isinstance(group["count"], int), isinstance(group["lr"], int)])
+        return model(x).sum() * group["count"]
+
+    step(torch.ones(2, 3))
+    assert kinds == [True, True, False]
+
+
 # -- optimizers -----------------------------------------------------------------------------------------------
 
 
