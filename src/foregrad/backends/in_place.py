@@ -36,7 +36,8 @@ class _InPlace:
         self.order = {n: i for i, n in enumerate(self.nodes)}
         self.targets = {n.args[1]: n.args[0] for n in self.nodes if n.target is aten.copy_.default}  # value: input
         self.last = self._last_reads()
-        self.chains = self._chains()
+        self.chains: set[fx.Node] = set()
+        self._find_chains()
 
     def _last_reads(self) -> dict[fx.Node, int]:
         """Where each value is read last, itself or through a view; results are read for ever."""
@@ -49,20 +50,28 @@ class _InPlace:
                 last[read] = max(last.get(read, 0), at)
         return last
 
-    def _chains(self) -> set[fx.Node]:
-        """Values that are computed in the memory of the input that they end up in, step by step."""
-        found: set[fx.Node] = set()
-        for value, target in self.targets.items():
-            chain, at = [], value
-            while at is not target and at not in found and (before := self._replaces(at)) is not None:
-                is_last = self.last.get(before) == self.order[_op_of(at)]
-                if not is_last or _looks(before) or not _same(at, before):
-                    break
-                chain.append(at)
-                at = before
-            if at is target:
-                found |= set(chain)
-        return found
+    def _find_chains(self) -> None:
+        """Values that are computed in the memory of the input that they end up in, each op in place."""
+        paths = {value: path for value, target in self.targets.items() if (path := self._path(value, target))}
+        while True:
+            self.chains = {node for path in paths.values() for node in path}
+            broken = [v for v, path in paths.items() if not all(self._is_in_place(_op_of(node)) for node in path)]
+            if not broken:
+                return
+            for value in broken:
+                del paths[value]
+
+    def _path(self, value: fx.Node, target: fx.Node) -> list[fx.Node]:
+        """The values from an input to the one that is written there, each of which could replace the one before."""
+        path, at = [], value
+        while at is not target:
+            before = self._replaces(at)
+            is_last = before is not None and self.last.get(before) == self.order[_op_of(at)]
+            if not is_last or _looks(before) or not _same(at, before):
+                return []
+            path.append(at)
+            at = before
+        return path
 
     def _replaces(self, value: fx.Node) -> Any:
         """The argument over which the op of a value would write it, if it can write in place at all."""
@@ -96,7 +105,7 @@ class _InPlace:
                 copies[node] = copies[items[node.args[0]][node.args[1]]]
                 continue
             copies[node] = graph.node_copy(node, copies.__getitem__)
-            if node.op == "call_function" and self._is_in_place(node):
+            if node.op == "call_function" and node.target is not operator.getitem and self._is_in_place(node):
                 if isinstance(node.target, Pure):
                     copies[node].target, items[node] = node.target.op, self._written(node)
                 else:
