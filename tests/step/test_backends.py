@@ -15,12 +15,9 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no compiler")
 TOLERANCE = 1e-4
 OPTIMIZERS = {
     "SGD": lambda g: torch.optim.SGD(g, lr=0.05, momentum=0.9, nesterov=True, weight_decay=0.1),
-    "AdamW": lambda g: torch.optim.AdamW(g, lr=0.05, amsgrad=True),
     "AdamW foreach": lambda g: torch.optim.AdamW(g, lr=0.05, foreach=True),
     "AdamW fused": lambda g: torch.optim.AdamW(g, lr=0.05, fused=True),
     "NAdam": lambda g: torch.optim.NAdam(g, lr=0.05),
-    "RAdam": lambda g: torch.optim.RAdam(g, lr=0.05, foreach=True),
-    "ASGD": lambda g: torch.optim.ASGD(g, lr=0.05, foreach=True),
     "Rprop": lambda g: torch.optim.Rprop(g, lr=0.05),
     "Adafactor": lambda g: torch.optim.Adafactor(g, lr=0.05),
     "RMSprop": lambda g: torch.optim.RMSprop(g, lr=0.05, centered=True, momentum=0.9, foreach=True),

@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -190,6 +191,49 @@ def test_a_learning_rate_may_be_a_tensor(kind):
         return kind(model.parameters(), lr=torch.tensor(0.01))
 
     assert_as_eager(usual(make_optimizer=make, after=after))
+
+
+def test_values_of_other_kinds_are_guarded():
+    """A number of numpy's is no input, but a value that the program depends on."""
+
+    def after(model, optimizer):
+        def change(number):
+            optimizer.param_groups[0]["lr"] = np.float64(0.01 * (number // 3 + 1))
+
+        return change
+
+    assert_as_eager(usual(after=after), num_captures=4)
+
+
+def test_state_of_another_kind_is_captured_anew():
+    def after(model, optimizer):
+        def forget(number):
+            if number == 3:
+                for state in optimizer.state.values():
+                    state["momentum_buffer"] = None
+
+        return forget
+
+    def make(model):
+        return torch.optim.SGD(model.parameters(), 0.1, 0.9)
+
+    assert_as_eager(usual(make_optimizer=make, after=after), num_captures=3)
+
+
+def test_numbers_say_that_they_are_pythons_own():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    optimizer.param_groups[0]["count"] = 3
+    kinds = []
+
+    @fg.step(model, optimizer, backend="eager", python="allow")
+    def step(x):
+        group = optimizer.param_groups[0]
+        kinds.extend([isinstance(group["lr"], float), isinstance(group["count"], int), isinstance(group["lr"], int)])
+        return model(x).sum() * group["count"]
+
+    step(torch.ones(2, 3))
+    assert kinds == [True, True, False]
 
 
 # -- optimizers -----------------------------------------------------------------------------------------------

@@ -34,11 +34,23 @@ def take_over(graph: fx.Graph) -> None:
         root = memory_of(value)
         is_empty = isinstance(empty, fx.Node) and empty.target is aten.new_empty_strided.default
         is_alike = value.meta.get("spec") == node.meta.get("spec") and root.op == "call_function"
-        if is_empty and is_alike and root not in given_out and _fills(value, root):
+        if is_empty and is_alike and root not in given_out and _fills(value, root) and _is_read_by(root, empty, node):
             if node in given_out:
                 given_out.add(root)
             node.replace_all_uses_with(value)
             graph.erase_node(node)
+
+
+def _is_read_by(root: fx.Node, *readers: Any) -> bool:
+    """Whether nothing else reads a value, itself or through views: what backward keeps must not become a .grad."""
+    stack = [root]
+    while stack:
+        for user in stack.pop().users:
+            if is_view(user):
+                stack.append(user)
+            elif user not in readers:
+                return False
+    return True
 
 
 def _fills(value: fx.Node, root: fx.Node) -> bool:

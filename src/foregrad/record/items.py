@@ -96,7 +96,7 @@ _METHODS: dict[str, Any] = {
         _refused,
     ),
 }
-Item: Any = type("Item", (torch.SymFloat,), _METHODS)
+Item: Any = type("Item", (torch.SymFloat,), {**_METHODS, "__class__": property(lambda self: float)})
 
 
 def _plain(value: Any) -> Any:

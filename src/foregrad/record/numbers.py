@@ -249,8 +249,13 @@ _METHODS: dict[str, Any] = {
     "__copy__": lambda self: self,
     "__deepcopy__": lambda self, memo: self,
 }
-Float: Any = type("Float", (torch.SymFloat,), _METHODS)
-Int: Any = type("Int", (torch.SymInt,), {**_METHODS, "__index__": _told(operator.index)})
+# They say that they are Python's own, so that code which asks goes the way that it goes in eager.
+Float: Any = type("Float", (torch.SymFloat,), {**_METHODS, "__class__": property(lambda self: float)})
+Int: Any = type(
+    "Int",
+    (torch.SymInt,),
+    {**_METHODS, "__index__": _told(operator.index), "__class__": property(lambda self: int)},
+)
 
 
 # -- functions of Python that take numbers ------------------------------------------------------------------

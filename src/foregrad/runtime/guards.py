@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, ModuleType
 from typing import Any
@@ -263,7 +264,12 @@ class GuardWriter:
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
         guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self.miss_if(f"not {self.source.name('tensors_are_same', guards.check)}({', '.join(names)})")
+        check = self.source.name("tensors_are_same", guards.check)
+        may_be_no_tensors = bool(self.assumed.declared.tensors)
+        with self.source.block("try:") if may_be_no_tensors else nullcontext():
+            self.miss_if(f"not {check}({', '.join(names)})")
+        if may_be_no_tensors:
+            self.source.line("except TypeError: return MISS")
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
         if leaves:
             self.miss_if(" or ".join(leaves))

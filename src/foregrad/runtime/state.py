@@ -7,7 +7,8 @@ Python was told before: what is evaluated is what eager would evaluate.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from foregrad.functionalize.effects import Ref
 from foregrad.record.declared import Container, Declared, Slot, Store
 from foregrad.record.inputs import Inputs
 from foregrad.record.items import ItemOf
-from foregrad.record.numbers import INFIX, Expression, Told
+from foregrad.record.numbers import INFIX, Expression, Told, is_number
 from foregrad.runtime.source import Source
 
 
@@ -38,11 +39,17 @@ class StateReader:
         """Emit the binding of every container, and what must be as it was in each."""
         if not self.declared.containers:
             return
-        with self.source.block("try:"):
+        with self.or_miss():
             for container in self.declared.containers:
                 self.source.line(f"h{container.index} = {self._entry(container.slot)}")
                 self._check(container)
-        with self.source.block("except (KeyError, IndexError, TypeError):"):
+
+    @contextmanager
+    def or_miss(self) -> Iterator[None]:
+        """Emit a block that misses where something is not there."""
+        with self.source.block("try:"):
+            yield
+        with self.source.block("except (KeyError, IndexError, TypeError, AttributeError):"):
             self.source.line("return MISS")
 
     def slot(self, slot: Slot) -> str:
@@ -59,11 +66,21 @@ class StateReader:
         name, items = f"h{container.index}", container.items
         checks = [f"len({name}) != {len(items)}"]
         for key, value in items.items():
-            if isinstance(value, (bool, type(None))):
-                checks.append(f"{self.slot(container.slot_of(key))} is not {value}")
-            elif isinstance(value, str):
-                checks.append(f"{self.slot(container.slot_of(key))} != {value!r}")
+            checks += self._differs(container.slot_of(key), value)
         self.miss_if(" or ".join(checks))
+
+    def _differs(self, slot: Slot, value: Any) -> list[str]:
+        """How to tell that a slot holds something else; tensors, numbers and containers are read elsewhere."""
+        text = self.slot(slot)
+        if isinstance(value, torch.Tensor) or is_number(value):
+            is_dict = isinstance(slot.holder.value, dict)
+            return [f"{key_text(slot.key, self.source, self.bound)} not in h{slot.holder.index}"] if is_dict else []
+        if isinstance(value, (dict, list, tuple)):
+            return []
+        if isinstance(value, (str, bytes, complex, int, float)) and not isinstance(value, bool):
+            kind = self.source.name("type_of", type(value))
+            return [f"type({text}) is not {kind} or {text} != {self.source.name('k', value)}"]
+        return [f"{text} is not {self.source.constant(value)}"]
 
     def identities(self) -> None:
         """Emit the check that lists of tensors, such as the parameters of a group, hold the tensors that they held."""
