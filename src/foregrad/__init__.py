@@ -5,6 +5,7 @@ from foregrad.capture import capture
 from foregrad.errors import BackwardError, CaptureError, ForegradError, GuardError, ProgramError
 from foregrad.explain import explain
 from foregrad.program.program import Program
+from foregrad.step import step
 
 __all__ = [
     "BackwardError",
@@ -16,4 +17,5 @@ __all__ = [
     "capture",
     "compile",
     "explain",
+    "step",
 ]

@@ -17,11 +17,16 @@ from torch.autograd.graph import GradientEdge
 from foregrad.errors import CaptureError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
+from foregrad.record.attributes import Attributes
+from foregrad.record.declared import Container, Declared, Slot, leaves_in
 from foregrad.record.inputs import Lifted
+from foregrad.record.mirror import Mirror
+from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
+from foregrad.record.trace import Storage
 from foregrad.runtime.locate import Location, Variable, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_flatten_with_path
 from foregrad.words.spec import Spec
@@ -37,6 +42,21 @@ class Captured:
     modules: tuple[torch.nn.Module, ...]
     variables: tuple[Variable, ...]
     arguments: dict[str, Any]  # by name
+    declared: Declared
+
+    @property
+    def creates_state(self) -> bool:
+        """Whether the next call finds more in declared state than this one did."""
+        stores = self.program.calling.stored
+        slots = [store.slot for store in stores if isinstance(store.slot.holder, Container)]
+        return any(slot.key not in slot.holder.items for slot in slots)
+
+    @property
+    def numbers(self) -> tuple[Expression, ...]:
+        """Numbers that the program takes, or that the call stores or returns."""
+        calling = self.program.calling
+        kept = leaves_in([[store.value for store in calling.stored], list(calling.results)])
+        return tuple(v for v in (*calling.inputs, *kept) if isinstance(v, Expression))
 
 
 def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any) -> Program:
@@ -88,24 +108,49 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     for variable in reach:
         if isinstance(variable.value, torch.nn.Module):
             modules.add_names(variable.name, variable.value)
-    kept = _Attributes(recording)
+    kept, declared = Attributes(recording), _declare(recording, state, reach)
     try:
+        declared.lift()
         recording.forward(call or function, args, kwargs)
     finally:
-        stored = kept.restore()
+        stored = kept.restore() + declared.restore()
+    recording.numbers.is_closed = True
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
     _refuse_growth(recording)
-    kept_outside = [tensor for _, _, tensor in stored]
+    kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    _give_names(recording, places)
+    _give_names(recording, places, declared)
     found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
     locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
-    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments)
+    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared)
+
+
+def _declare(recording: Recording, state: tuple[Any, ...], reach: tuple[Variable, ...]) -> Declared:
+    """The declared state that is not in modules; small tensors in either may be read as numbers."""
+    declared = Declared(recording.numbers)
+    names = {id(variable.value): variable.name for variable in reach}
+    for one in state:
+        if isinstance(one, torch.optim.Optimizer):
+            declared.add(names.get(id(one), "optimizer"), one)
+        elif isinstance(one, torch.nn.Module):
+            declared.small |= {id(b) for b in one.buffers() if b.dim() == 0}
+        elif isinstance(one, torch.Tensor):
+            declared.small |= {id(one)} if one.dim() == 0 else set()
+
+    def read(storage: Storage) -> Any:
+        real = next((i.real for i in recording.inputs.all if i.alias.storage is storage), None)
+        is_small = real is not None and id(real) in declared.small and not isinstance(real, FakeTensor)
+        return declared.read(real, "step") if is_small and real is not None else None
+
+    recorder = recording.recorder
+    if state:
+        recorder.values.mirror = Mirror(recorder.ops, recorder.constants, recording.numbers, read)
+    return declared
 
 
 def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
@@ -280,50 +325,10 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
     return inputs, slots
 
 
-# -- attributes ---------------------------------------------------------------------------------------------
-
-
-class _Attributes:
-    """Attributes of modules as they were: what the function stores in them is an effect, to be repeated."""
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        self.before: dict[int, tuple[torch.nn.Module, dict[str, dict[str, Any]]]] = {}
-        for _, top in list(recording.modules.tops.values()):
-            for module in top.modules():
-                self._snapshot(module)
-        recording.modules.on_enter = self._snapshot
-
-    def _snapshot(self, module: torch.nn.Module) -> None:
-        if id(module) not in self.before:
-            tables = {"__dict__": dict(module.__dict__)}
-            tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers")}
-            self.before[id(module)] = (module, tables)
-
-    def restore(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
-        """Put recorded tensors out of the modules again; says which attributes held them."""
-        stored = []
-        self.recording.modules.on_enter = None
-        for module, tables in self.before.values():
-            for table, before in tables.items():
-                holder = getattr(module, table)
-                for key, value in list(holder.items()):
-                    if isinstance(value, torch.Tensor) and value is not before.get(key) and self._is_ours(value):
-                        stored.append((module, key, value))
-                        if key in before:
-                            holder[key] = before[key]
-                        else:
-                            del holder[key]
-        return stored
-
-    def _is_ours(self, value: torch.Tensor) -> bool:
-        return self.recording.recorder.knows(value)
-
-
 # -- names --------------------------------------------------------------------------------------------------
 
 
-def _give_names(recording: Recording, places: dict[int, Location]) -> None:
+def _give_names(recording: Recording, places: dict[int, Location], declared: Declared) -> None:
     """A role and a name for every input."""
     arguments = recording.inputs.names
     owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
@@ -335,10 +340,20 @@ def _give_names(recording: Recording, places: dict[int, Location]) -> None:
             lifted.role, lifted.name = place.role, place.name
         elif lifted.ghost in owners:
             lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
+        elif id(lifted.real) in declared.tensors:
+            lifted.role, lifted.name = "state", _state_name(declared.tensors[id(lifted.real)], places)
         elif lifted.is_hidden:
             lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
         else:
             lifted.role, lifted.name = "closure", f"tensor_{lifted.alias.object}"
+
+
+def _state_name(slot: Slot, places: dict[int, Location]) -> str:
+    """`optimizer.state.fc.weight.exp_avg`: parameters that are keys go by their own names."""
+    holder, key = slot.holder, slot.key
+    if isinstance(key, torch.Tensor):
+        key = places[id(key)].name if id(key) in places else "tensor"
+    return f"{_state_name(holder.slot, places)}.{key}" if isinstance(holder, Container) else slot.name
 
 
 def _argument_names(arguments: dict[str, Any]) -> dict[int, str]:

@@ -57,6 +57,7 @@ from torch.utils._pytree import (
 __all__ = [
     "BELOW_AUTOGRAD",
     "FUNCTION_HOMES",
+    "FUSED_OPTIMIZERS",
     "BackwardCFunction",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -116,6 +117,12 @@ FUNCTION_HOMES: tuple[Any, ...] = (
     torch._C._fft,  # type: ignore[attr-defined]
     torch.Tensor,
 )
+
+#: Functions that do the whole step of an optimizer, and their ops.
+FUSED_OPTIMIZERS: dict[Any, Any] = {
+    getattr(torch, name): getattr(torch.ops.aten, name)
+    for name in ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
+}
 
 neg_view = torch._neg_view
 

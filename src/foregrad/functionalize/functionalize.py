@@ -7,7 +7,7 @@ the whole storage, and later reads of any alias are re-made from the newest valu
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,10 +16,12 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, depends_on_order
+from foregrad.functionalize.stand_ins import look_of, stand_ins
 from foregrad.functionalize.variants import Pure, variant_for
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
+from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import Spec
 
@@ -58,6 +60,7 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
+        self.number: Callable[[Expression], fx.Node]  # the input that brings a number
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -186,8 +189,8 @@ class Functionalizer:
     def _made_by(self, func: Any, op: Op, alias: Alias) -> Spec:
         """What the pure form of a writing op returns for this argument."""
         variant = variant_for(op)
-        key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
-        kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
+        key, ghosts = ("pure", func, *look_of(op.args), *look_of(op.kwargs)), variant.filled(stand_ins(op.args))
+        kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
         result = self._table.outcome(key, func, ghosts, kwargs, self._device).result
         made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
         if not isinstance(made, Made):
@@ -355,6 +358,8 @@ class Functionalizer:
             if self.phase:
                 self.reads.append((node, value.object))
             return node
+        if isinstance(value, Expression):
+            return self.number(value)
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):
@@ -377,23 +382,3 @@ def _short_name(func: Any) -> str:
     if func is operator.getitem:
         return "item"
     return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)
-
-
-def _key(value: Any) -> list[Any]:
-    if isinstance(value, Alias):
-        return [value.meta]
-    if isinstance(value, (list, tuple)):
-        return [len(value), *(k for v in value for k in _key(v))]
-    if isinstance(value, dict):
-        return [k for name, v in value.items() for k in (name, *_key(v))]
-    if isinstance(value, torch.Generator):
-        return [object()]
-    return [type(value), value]
-
-
-def _ghosts(value: Any) -> Any:
-    if isinstance(value, Alias):
-        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
-    if isinstance(value, (list, tuple)):
-        return [_ghosts(v) for v in value]
-    return value

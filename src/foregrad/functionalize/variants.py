@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.ghosts import kind_of
+from foregrad.record.ghosts import kind_of, written_places
 from foregrad.record.trace import Op
 from foregrad.substrate import OpOverload
 
@@ -31,7 +31,7 @@ class Pure:
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         args_list, kwargs = list(args), dict(kwargs)
         written: list[Any] = []
-        for place in kind_of(self.op).writes:
+        for place in written_places(self.op, args, kwargs):
             holder: Any = kwargs if isinstance(place, str) else args_list
             if isinstance(place, int) and place >= len(args_list):
                 continue

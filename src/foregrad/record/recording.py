@@ -21,6 +21,7 @@ from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
 from foregrad.record.modules import CalledModules
+from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.substrate import (
@@ -93,6 +94,7 @@ class Recording:
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.modules = CalledModules(self.recorder, names)
+        self.numbers = Numbers(lambda: self.recorder.module)
         self.num_forward = 0
         self.outputs: list[Any] = []
         self.structure: TreeSpec
@@ -108,7 +110,7 @@ class Recording:
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
-                with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
+                with no_saved_tensor_hooks(), self.modules.watch(), numbers_in_math(), self.recorder, self.intercept:
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
                 self.grads.finish()
@@ -152,6 +154,8 @@ class Recording:
             if isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
+            elif expression_of(leaf) is not None:
+                self.outputs.append(leaf.node)
             elif isinstance(leaf, _PLAIN_OUTPUTS):
                 self.outputs.append(leaf)
             else:

@@ -9,15 +9,17 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Ref, siblings
+from foregrad.functionalize.effects import siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
+from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, over_memory, set_mode
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward
 from foregrad.runtime.source import Source
+from foregrad.runtime.state import emit_stores, literal
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
     TreeSpec,
@@ -44,9 +46,9 @@ class CallWriter:
         self.calling = compiled.program.calling
         self.halves = compiled.halves
         self.effects = self.calling.effects
-        self.inputs: list[Lifted] = [self._lifted(i) for i in self.halves.inputs]
+        self.inputs = [self._given(i) for i in self.halves.inputs]
         self.gradients = compiled.stage.inputs
-        self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
+        self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
         self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
@@ -57,10 +59,13 @@ class CallWriter:
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
-    def _lifted(self, place: int) -> Lifted:
-        lifted = self.calling.inputs[place]
-        assert lifted is not None
-        return lifted
+    def _given(self, place: int) -> Lifted | Expression:
+        given = self.calling.inputs[place]
+        assert given is not None
+        return given
+
+    def _tensor_inputs(self) -> list[Lifted]:
+        return [given for given in self.inputs if isinstance(given, Lifted)]
 
     def write(self, source: Source, *, grad_enabled: bool) -> None:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
@@ -92,8 +97,7 @@ class CallWriter:
         else:
             emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
         emit_late_shifts(source, self.effects)
-        for module, attribute, number in self.calling.stored:
-            source.line(f"{source.name('module', module)}.{attribute} = o{number}")
+        emit_stores(source, self.calling.stored, self.compiled.stage.recording.inputs)
         for number, grad in self.calling.grads:
             source.line(f"o{number}.grad = {'None' if grad is None else f'o{grad}'}")
         for number in self.calling.retained:
@@ -127,8 +131,8 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, lifted: Lifted) -> str:
-        return f"o{lifted.alias.object}"
+    def _name(self, given: Lifted | Expression) -> str:
+        return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
 
@@ -344,7 +348,7 @@ class CallWriter:
     # -- the result -------------------------------------------------------------------------------------
 
     def _result(self, source: Source) -> str:
-        leaves = [f"o{r.object}" if isinstance(r, Ref) else source.name("plain", r) for r in self.calling.results]
+        leaves = [literal(source, result) for result in self.calling.results]
         text, used = _literal(self.calling.structure, leaves)
         if text is not None and used == len(leaves):
             return text

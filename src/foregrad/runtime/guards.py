@@ -11,9 +11,12 @@ from typing import Any
 
 import torch
 
+from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted, address, gets_no_gradient, overlapping_groups
+from foregrad.record.numbers import Expression
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.source import Source
+from foregrad.runtime.state import StateReader
 from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
 
 MISS = object()
@@ -47,6 +50,8 @@ class Assumptions:
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
     unhooked: frozenset[Lifted]  # inputs to which the program adds a gradient in place of the engine
+    declared: Declared
+    numbers: tuple[Expression, ...]  # that the program takes or the call stores
 
 
 class GuardWriter:
@@ -65,11 +70,15 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        state = StateReader(self.assumed.declared, self.source, self.bound)
         grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:
+            if id(lifted.real) in self.assumed.declared.tensors:
+                continue
             in_a_place = lifted not in grads or lifted.alias.object in self.assumed.locations
             if id(lifted.real) not in self.bound and not lifted.is_hidden and in_a_place:
                 self._bind(lifted.real, self._locate(lifted))
+        self._declared(state)
         for lifted in self.assumed.lifted:
             if lifted.is_hidden:
                 member = next(m for m in self.assumed.lifted if m.base is lifted)
@@ -78,6 +87,18 @@ class GuardWriter:
             self._grad(lifted, grad)
         self._modules()
         self._tensors()
+        state.values(self.assumed.numbers)
+
+    def _declared(self, state: StateReader) -> None:
+        """Tensors of declared state are read where they are kept; parameters, which are keys there, come first."""
+        slots = self.assumed.declared.tensors
+        found = [i for i in self.assumed.lifted if id(i.real) in slots and id(i.real) not in self.bound]
+        for lifted in [i for i in found if i.alias.object in self.assumed.locations]:
+            self._bind(lifted.real, self._locate(lifted))
+        state.containers()
+        for lifted in [i for i in found if i.alias.object not in self.assumed.locations]:
+            self._bind(lifted.real, state.slot(slots[id(lifted.real)]))
+        state.identities()
 
     def miss_if(self, condition: str) -> None:
         self.source.line(f"if {condition}: return MISS")

@@ -18,6 +18,7 @@ from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
+from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
@@ -104,7 +105,7 @@ class CompiledStage:
         calling, number = self.program.calling, None
         if saved.source == "input":
             lifted = calling.inputs[self.halves.inputs[saved.place]]
-            number = lifted.alias.object if lifted is not None else None
+            number = lifted.alias.object if isinstance(lifted, Lifted) else None
         elif saved.name in calling.homes:
             number = calling.homes[saved.name][0]
         elif saved.source == "output":

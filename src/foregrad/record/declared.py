@@ -1,0 +1,156 @@
+"""Declared state: optimizers and other objects that a step reads and changes, beside its modules.
+
+While the function is recorded, Python's numbers in them are symbols. Afterwards everything stands as it was, and what
+the function put there (tensors, numbers, flags) is a list of stores, which each call repeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.record.numbers import Expression, Numbers, expression_of, is_number
+
+_NOTHING: Any = object()
+
+
+@dataclass(frozen=True, eq=False)
+class Slot:
+    """Where something is kept: an item of a container, or an attribute of any other object."""
+
+    holder: Any
+    key: Any
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Container:
+    """A dict, list or tuple of declared state, as it was on entry."""
+
+    index: int
+    slot: Slot
+    value: Any
+    items: dict[Any, Any]  # by key or position
+    lifted: dict[Any, Any] = field(default_factory=dict)  # items that are symbols, or have symbols in them
+
+    def slot_of(self, key: Any) -> Slot:
+        return Slot(self, key, f"{self.slot.name}.{'param' if isinstance(key, torch.Tensor) else key}")
+
+
+@dataclass(frozen=True, eq=False)
+class Store:
+    """Something to put in a slot at each call: tensors, expressions and plain values in dicts, lists and tuples."""
+
+    slot: Slot
+    value: Any
+
+    def tensors(self) -> list[torch.Tensor]:
+        return [leaf for leaf in leaves_in(self.value) if isinstance(leaf, torch.Tensor)]
+
+
+@dataclass(eq=False)
+class Declared:
+    """The state that a step declares, on entry; `lift` turns its numbers into symbols, `restore` puts all back."""
+
+    numbers: Numbers
+    containers: list[Container] = field(default_factory=list)
+    tensors: dict[int, Slot] = field(default_factory=dict)  # where tensors are kept, by their id
+    small: set[int] = field(default_factory=set)  # ids of tensors that may be read as numbers
+    reads: dict[Expression, list[torch.Tensor]] = field(default_factory=dict)  # tensors that held a number on entry
+    _by_value: dict[Any, Expression] = field(default_factory=dict)
+
+    def add(self, name: str, optimizer: torch.optim.Optimizer) -> None:
+        for attribute in ("param_groups", "state"):
+            self._look(Slot(optimizer, attribute, f"{name}.{attribute}"), getattr(optimizer, attribute))
+
+    def _look(self, slot: Slot, value: Any) -> Any:
+        """Take note of a value and all inside it; gives it with symbols for its numbers."""
+        if is_number(value):
+            return self.numbers.read(slot, value, slot.name).symbol()
+        if isinstance(value, torch.Tensor):
+            self.tensors.setdefault(id(value), slot)
+            self.small |= {id(value)} if value.dim() == 0 else set()
+            return value
+        items = _items(value)
+        if items is None:
+            return value
+        container = Container(len(self.containers), slot, value, dict(items))
+        self.containers.append(container)
+        for key, item in container.items.items():
+            symbol = self._look(container.slot_of(key), item)
+            if symbol is not item:
+                container.lifted[key] = symbol
+        if type(value) is tuple and container.lifted:
+            return tuple({**container.items, **container.lifted}.values())
+        return value
+
+    def lift(self) -> None:
+        """Put symbols in the place of numbers."""
+        for container in self.containers:
+            for key, symbol in container.lifted.items() if type(container.value) is not tuple else ():
+                container.value[key] = symbol
+
+    def read(self, tensor: torch.Tensor, name: str) -> Any:
+        """The number in a small tensor on entry. Tensors that hold the same one are taken to go on doing so."""
+        value = tensor.item()
+        if not is_number(value):
+            return None
+        key = (tensor.dtype, repr(value))
+        found = self._by_value.get(key)
+        if found is None:
+            found = self._by_value[key] = self.numbers.read(tensor.dtype, value, name)
+        holders = self.reads.setdefault(found, [])
+        if not any(tensor is t for t in holders):
+            holders.append(tensor)
+        return found.symbol()
+
+    def restore(self) -> list[Store]:
+        """Put everything back; says what the function had put there."""
+        try:
+            return [store for container in self.containers for store in _changes(container)]
+        finally:
+            for container in self.containers:
+                if isinstance(container.value, dict):
+                    container.value.clear()
+                    container.value.update(container.items)
+                elif type(container.value) is list:
+                    container.value[:] = container.items.values()
+
+
+def _changes(container: Container) -> Iterator[Store]:
+    now = _items(container.value) or {}
+    gone = [key for key in container.items if key not in now]
+    if gone or (type(container.value) is list and len(now) != len(container.items)):
+        what = f"removes {container.slot_of(gone[0]).name}" if gone else f"makes {container.slot.name} longer"
+        raise CaptureError(f"the step {what}; a program cannot do that at each call.\nDo it outside the step.")
+    for key, value in now.items() if type(container.value) is not tuple else ():
+        if value is not container.lifted.get(key, container.items.get(key, _NOTHING)):
+            yield Store(container.slot_of(key), _stored(value))
+
+
+def _stored(value: Any) -> Any:
+    found = expression_of(value)
+    if found is not None:
+        return found
+    if isinstance(value, dict):
+        return {k: _stored(v) for k, v in value.items()}
+    return type(value)(_stored(v) for v in value) if type(value) in (list, tuple) else value
+
+
+def leaves_in(value: Any) -> list[Any]:
+    """Everything in nested dicts, lists and tuples that is none itself."""
+    if isinstance(value, dict):
+        return [leaf for v in value.values() for leaf in leaves_in(v)]
+    if isinstance(value, (list, tuple)):
+        return [leaf for v in value for leaf in leaves_in(v)]
+    return [value]
+
+
+def _items(value: Any) -> dict[Any, Any] | None:
+    if isinstance(value, dict):
+        return value
+    return dict(enumerate(value)) if type(value) in (list, tuple) else None
