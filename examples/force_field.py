@@ -18,7 +18,8 @@ import foregrad as fg
 
 ATOMS, CLUSTERS = 6, 32
 # every ordered pair of two atoms; with all atoms this close together, all of them are neighbours
-RECEIVER, SENDER = torch.tensor(list(itertools.permutations(range(ATOMS), 2))).T
+PAIRS = list(itertools.permutations(range(ATOMS), 2))
+RECEIVER, SENDER = torch.tensor([a for a, _ in PAIRS]), torch.tensor([b for _, b in PAIRS])
 
 
 def distances(positions: Tensor) -> Tensor:

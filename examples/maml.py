@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 import foregrad as fg
 
-TASKS, POINTS = 8, 10
+TASKS, POINTS = 4, 10
 INNER_STEPS, INNER_RATE = 2, 0.05
 
 Weights = dict[str, Tensor]

@@ -1,0 +1,153 @@
+"""The four examples with eager PyTorch, torch.compile and foregrad, in one run: loss curves, and time of a step.
+
+python examples/compare.py [--steps 30] [--only pinn maml] [--backends inductor eager] [--markdown FILE]
+
+torch.compile is tried in three ways: on the models, on the step as it stands, and on the step as one whole graph, with
+its switch for autograd inside a graph on. Where it refuses, its reason is shown; where it leaves parts to Python, they
+are counted (graph breaks). It is told to draw eager's random numbers, as foregrad does.
+"""
+
+import argparse
+import gc
+import importlib
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from runner import Decorator, Training, losses, plain
+from torch import nn
+from torch._dynamo.utils import counters
+
+import foregrad as fg
+
+EXAMPLES = ("pinn", "force_field", "maml", "gradient_penalty")
+COLUMNS = ("example", "way", "loss, first", "last", "off eager's by", "ms a step", "times eager", "graph breaks")
+
+
+@dataclass(frozen=True)
+class Run:
+    """An example trained in one way: its loss curve, or why there is none."""
+
+    example: str
+    way: str
+    losses: tuple[float, ...] = ()
+    breaks: int | None = None
+    refusal: str = ""
+    training: Training | None = None
+
+
+def main() -> None:
+    options = arguments()
+    torch.set_num_threads(options.threads)
+    torch._inductor.config.fallback_random = True
+    console = Console(width=150)
+    rows = []
+    for example in options.only:
+        torch.compiler.reset()
+        runs = [train(example, way, make, options.steps, console) for way, make in ways(options.backends).items()]
+        rows += describe(runs, milliseconds([run for run in runs if run.training], options.rounds))
+    console.print(table(rows))
+    if options.markdown:
+        options.markdown.write_text(markdown(rows))
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=30, help="of the loss curves")
+    parser.add_argument("--rounds", type=int, default=15, help="of timing")
+    parser.add_argument("--only", nargs="+", choices=EXAMPLES, default=EXAMPLES, metavar="EXAMPLE")
+    parser.add_argument("--backends", nargs="+", default=["inductor", "eager"], help="foregrad's")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    return parser.parse_args()
+
+
+def ways(backends: list[str]) -> dict[str, Decorator]:
+    """What stands above the step in each way."""
+    return {
+        "eager": plain,
+        "torch.compile, models": compile_models,
+        "torch.compile, step": lambda *state: torch.compile,
+        "torch.compile, step as one graph": compile_whole,
+        **{f"foregrad, {backend}": partial(fg.step, backend=backend) for backend in backends},
+    }
+
+
+def compile_models(*state: object) -> Callable:
+    for module in state:
+        if isinstance(module, nn.Module):
+            module.compile()
+    return lambda step: step
+
+
+def compile_whole(*state: object) -> Callable:
+    torch._dynamo.config.trace_autograd_ops = True
+    return partial(torch.compile, fullgraph=True)
+
+
+def train(example: str, way: str, make: Decorator, steps: int, console: Console) -> Run:
+    """From the first weights, on the first batches, so that every way has the same ones."""
+    counters.clear()
+    torch._dynamo.config.trace_autograd_ops = False
+    with console.status(f"{example}: {way}"):
+        try:
+            training = importlib.import_module(example).build(make)
+            curve = tuple(losses(training, steps))
+        except (fg.ForegradError, RuntimeError) as error:
+            return Run(example, way, refusal=next(line for line in str(error).splitlines() if line.strip()))
+    breaks = sum(counters["graph_break"].values()) if way.startswith("torch.compile") else None
+    return Run(example, way, curve, breaks, training=training)
+
+
+def milliseconds(runs: list[Run], rounds: int) -> dict[str, float]:
+    """The median of rounds in which every way has its turn, so that a slow minute slows all of them; CPU time."""
+    seconds: dict[str, list[float]] = {run.way: [] for run in runs}
+    batch = runs[0].training.batch()
+    for _ in range(rounds):
+        for run in runs:
+            gc.collect()
+            start = time.process_time()
+            for _ in range(5):
+                run.training.step(*batch)
+            seconds[run.way].append((time.process_time() - start) / 5)
+    return {way: 1e3 * statistics.median(times) for way, times in seconds.items()}
+
+
+def describe(runs: list[Run], times: dict[str, float]) -> list[list[str]]:
+    eager = runs[0].losses
+    rows = []
+    for run in runs:
+        row = [run.example if run is runs[0] else "", run.way]
+        if run.refusal:
+            rows.append([*row, "", "", "", "refused", "", run.refusal])
+            continue
+        off = max(abs(a - b) for a, b in zip(run.losses, eager, strict=True))
+        speed = f"{times['eager'] / times[run.way]:.2f}"
+        breaks = "" if run.breaks is None else str(run.breaks)
+        first, last = (f"{loss:.4f}" for loss in (run.losses[0], run.losses[-1]))
+        rows.append([*row, first, last, f"{off:.0e}" if off else "0", f"{times[run.way]:.2f}", speed, breaks])
+    return rows
+
+
+def table(rows: list[list[str]]) -> Table:
+    result = Table(title="The examples in one run", title_justify="left")
+    for position, column in enumerate(COLUMNS):
+        result.add_column(column, justify="left" if position in (0, 1, len(COLUMNS) - 1) else "right")
+    for row in rows:
+        result.add_row(*row)
+    return result
+
+
+def markdown(rows: list[list[str]]) -> str:
+    lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    main()
