@@ -24,6 +24,7 @@ from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, one_at_a_time
+from foregrad.backends.numbers import with_tensors
 from foregrad.backends.toolchain import digest, prepare
 from foregrad.substrate_inductor import compile_library, inductor_error, library_runner
 
@@ -66,7 +67,7 @@ class AOTI:
                     is_backward=name == "backward",
                 )
                 library = _move_into_place(Path(made), home)
-        return Library(library, places, lowered.constants)
+        return with_tensors(graph, Library(library, places, lowered.constants))
 
 
 class Library:

@@ -14,6 +14,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import ASKS_GRAD_MODE, compile_graph
+from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.regions.regions import Regions
@@ -56,6 +57,7 @@ def _is_opaque(node: fx.Node) -> bool:
         node.target in _BY_THEMSELVES
         or node.target in ASKS_GRAD_MODE
         or isinstance(node.target, Pure)
+        or (takes_numbers(node) and not can_be_in_tensors(node))
         or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
     )
 

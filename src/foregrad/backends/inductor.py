@@ -20,6 +20,7 @@ from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.lower import Lowered, lower
+from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
@@ -51,11 +52,11 @@ class Inductor:
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
         compiled = [self._compile(region, name, place, found) for place, region in enumerate(found.distinct)]
-        return Guarded(stitch(found, compiled, name, boxed=True), graph, name, found)
+        return Guarded(with_tensors(graph, stitch(found, compiled, name, boxed=True)), graph, name, found)
 
     def _compile(self, region: Region, name: str, place: int, found: Regions) -> Boxed:
         if not can_compile(region.graph):
-            return _boxed(run_op_by_op(region.graph, name))
+            return _one_by_one(region.graph, name)
         of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
         try:
             with part(f"compile {name}{of}"), one_at_a_time, self.settings(region.graph):
@@ -63,7 +64,7 @@ class Inductor:
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
             what = f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}"
             warnings.warn(what, stacklevel=2)
-        return _boxed(run_op_by_op(region.graph, name))
+        return _one_by_one(region.graph, name)
 
     def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Boxed:
         with part("ask the toolchain"):
@@ -106,7 +107,8 @@ def _tensor_places(lowered: Lowered) -> list[int]:
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
 
 
-def _boxed(run: Runner) -> Boxed:
+def _one_by_one(graph: fx.GraphModule, name: str) -> Boxed:
+    run = with_numbers(graph, run_op_by_op(graph, name))
     return lambda inputs: run(*inputs)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.numbers import in_tensors, takes_numbers
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode, trace_decomposed
 from foregrad.words.spec import Spec
@@ -52,7 +53,7 @@ def _empty(spec: Spec) -> torch.Tensor:
 
 
 def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
-    """The same graph with its constants as inputs, after all others."""
+    """The same graph with its constants as inputs, after all others, and its numbers as tensors."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     constants: list[torch.Tensor] = []
@@ -63,6 +64,8 @@ def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch
             copies[node].meta = {"spec": Spec.of(constants[-1])}
         else:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
+            if takes_numbers(node):
+                copies[node].target = in_tensors(node)
     return lazy_graph_module({}, graph, "Graph"), tuple(constants)
 
 

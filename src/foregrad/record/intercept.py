@@ -171,6 +171,7 @@ class Intercept(TorchFunctionMode):
         with no_dispatch_modes():
             self._recorder.dispatch(op, args, kwargs)
             torch.autograd.graph.increment_version(written(op, args, kwargs))
+        return None
 
     def from_data(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Numbers become a tensor on the CPU, which is then moved: on meta torch would forget them."""

@@ -40,7 +40,7 @@ _tables = threading.local()
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
-_SKIPPED = {torch.ops.prim.device.default}
+_SKIPPED = {"prim", "profiler"}  # namespaces of ops that compute nothing
 _SETS = {getattr(aten.set_, overload) for overload in aten.set_.overloads()}
 
 #: Ops whose results are views though their schema says otherwise, and those that do the same and say so.
@@ -153,10 +153,10 @@ class Recorder(TorchDispatchMode):
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func in _SKIPPED:
-            return func(*args, **kwargs)
         if not isinstance(func, OpOverload):
             raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
+        if func.namespace in _SKIPPED:
+            return func(*args, **kwargs)
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:
