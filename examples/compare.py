@@ -1,10 +1,12 @@
 """The four examples with eager PyTorch, torch.compile and foregrad, in one run: loss curves, and time of a step.
 
-python examples/compare.py [--steps 30] [--only pinn maml] [--backends inductor eager] [--markdown FILE]
+python examples/compare.py [--steps 30] [--only pinn maml] [--ways foregrad] [--backends inductor eager]
+                             [--markdown FILE]
 
-torch.compile is tried in three ways: on the models, on the step as it stands, and on the step as one whole graph, with
-its switch for autograd inside a graph on. Where it refuses, its reason is shown; where it leaves parts to Python, they
-are counted (graph breaks). It is told to draw eager's random numbers, as foregrad does.
+torch.compile is tried on the models, on the step as it stands, on the step as one whole graph, with its switch for
+autograd inside a graph on, and on the same with an optimizer written anew for it. Where it refuses, its reason is
+shown; where it leaves parts to Python, they are counted (graph breaks). It is told to draw eager's random numbers, as
+foregrad does.
 """
 
 import argparse
@@ -23,6 +25,7 @@ from rich.table import Table
 from runner import Decorator, Training, losses, plain
 from torch import nn
 from torch._dynamo.utils import counters
+from torch.optim.adam import adam
 
 import foregrad as fg
 
@@ -50,7 +53,7 @@ def main() -> None:
     rows = []
     for example in options.only:
         torch.compiler.reset()
-        runs = [train(example, way, make, options.steps, console) for way, make in ways(options.backends).items()]
+        runs = [train(example, way, make, options.steps, console) for way, make in ways(options).items()]
         rows += describe(runs, milliseconds([run for run in runs if run.training], options.rounds))
     console.print(table(rows))
     if options.markdown:
@@ -62,33 +65,69 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=30, help="of the loss curves")
     parser.add_argument("--rounds", type=int, default=15, help="of timing")
     parser.add_argument("--only", nargs="+", choices=EXAMPLES, default=EXAMPLES, metavar="EXAMPLE")
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="ways whose names have one of these")
     parser.add_argument("--backends", nargs="+", default=["inductor", "eager"], help="foregrad's")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--markdown", type=Path, help="a file for the table")
     return parser.parse_args()
 
 
-def ways(backends: list[str]) -> dict[str, Decorator]:
-    """What stands above the step in each way."""
-    return {
-        "eager": plain,
+def ways(options: argparse.Namespace) -> dict[str, Decorator]:
+    """What stands above the step in each way that is asked for; eager is what the others are compared with."""
+    others = {
         "torch.compile, models": compile_models,
         "torch.compile, step": lambda *state: torch.compile,
-        "torch.compile, step as one graph": compile_whole,
-        **{f"foregrad, {backend}": partial(fg.step, backend=backend) for backend in backends},
+        "torch.compile, one graph": compile_whole,
+        "torch.compile, one graph, optimizer rewritten": compile_rewritten,
+        **{f"foregrad, {backend}": partial(fg.step, backend=backend) for backend in options.backends},
     }
+    asked = {way: make for way, make in others.items() if any(part in way for part in options.ways)}
+    return {"eager": plain} | asked
 
 
 def compile_models(*state: object) -> Callable:
     for module in state:
         if isinstance(module, nn.Module):
-            module.compile()
+            module.forward = torch.compile(module.forward)
     return lambda step: step
 
 
 def compile_whole(*state: object) -> Callable:
     torch._dynamo.config.trace_autograd_ops = True
     return partial(torch.compile, fullgraph=True)
+
+
+def compile_rewritten(*state: object) -> Callable:
+    for optimizer in state:
+        if isinstance(optimizer, torch.optim.Adam):
+            rewrite(optimizer)
+    return compile_whole(*state)
+
+
+def rewrite(optimizer: torch.optim.Adam) -> None:
+    """Adam without what torch.compile keeps out of a graph: its state is in lists here, not in the optimizer."""
+    (group,) = optimizer.param_groups
+    parameters = group["params"]
+    averages, squares = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    counts = [torch.tensor(0.0) for _ in parameters]
+    names = ("lr", "eps", "weight_decay", "decoupled_weight_decay", "amsgrad", "maximize")
+    settings = {name: group[name] for name in names} | dict(zip(("beta1", "beta2"), group["betas"], strict=True))
+
+    def zero_grad() -> None:
+        for parameter in parameters:
+            parameter.grad = None
+
+    @torch.no_grad()
+    def step() -> None:
+        used = [i for i, parameter in enumerate(parameters) if parameter.grad is not None]
+        lists = ([part[i] for i in used] for part in (averages, squares))
+        gradients = [parameters[i].grad for i in used]
+        adam(
+            [parameters[i] for i in used], gradients, *lists, [], [counts[i] for i in used],
+            foreach=True, capturable=True, **settings,
+        )  # fmt: skip
+
+    optimizer.zero_grad, optimizer.step = zero_grad, step
 
 
 def train(example: str, way: str, make: Decorator, steps: int, console: Console) -> Run:
@@ -100,9 +139,13 @@ def train(example: str, way: str, make: Decorator, steps: int, console: Console)
             training = importlib.import_module(example).build(make)
             curve = tuple(losses(training, steps))
         except (fg.ForegradError, RuntimeError) as error:
-            return Run(example, way, refusal=next(line for line in str(error).splitlines() if line.strip()))
-    breaks = sum(counters["graph_break"].values()) if way.startswith("torch.compile") else None
-    return Run(example, way, curve, breaks, training=training)
+            reason = next(line for line in str(error).splitlines() if line.strip())
+            return Run(example, way, breaks=num_breaks(), refusal=reason)
+    return Run(example, way, curve, num_breaks() if way.startswith("torch.compile") else None, training=training)
+
+
+def num_breaks() -> int:
+    return sum(counters["graph_break"].values())
 
 
 def milliseconds(runs: list[Run], rounds: int) -> dict[str, float]:
@@ -125,7 +168,8 @@ def describe(runs: list[Run], times: dict[str, float]) -> list[list[str]]:
     for run in runs:
         row = [run.example if run is runs[0] else "", run.way]
         if run.refusal:
-            rows.append([*row, "", "", "", "refused", "", run.refusal])
+            after = f"{run.breaks}, then: " if run.breaks else ""
+            rows.append([*row, "", "", "", "refused", "", after + run.refusal])
             continue
         off = max(abs(a - b) for a, b in zip(run.losses, eager, strict=True))
         speed = f"{times['eager'] / times[run.way]:.2f}"

@@ -69,13 +69,12 @@ def build(step: Decorator = fg.step) -> Training:
 
     held_out = clusters(256)
 
-    def score() -> str:
+    def error() -> float:
         positions, target = held_out
         found = forces(model(positions), positions)
-        explained = 1 - F.mse_loss(found, target) / target.var()
-        return f"{explained:.1%} of the variance of held-out forces is explained"
+        return (F.mse_loss(found, target).sqrt() / target.std()).item()
 
-    return Training(train, lambda: clusters(CLUSTERS), score)
+    return Training(train, lambda: clusters(CLUSTERS), error, "error of new forces, as a part of their spread")
 
 
 def clusters(count: int) -> tuple[Tensor, Tensor]:

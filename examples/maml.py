@@ -57,10 +57,10 @@ def build(step: Decorator = fg.step) -> Training:
 
     held_out = tasks(200)
 
-    def score() -> str:
-        return f"error on new tasks after {INNER_STEPS} steps {error_after(model, *held_out).item():.3f}"
+    def error() -> float:
+        return error_after(model, *held_out).item()
 
-    return Training(train, lambda: tasks(TASKS), score)
+    return Training(train, lambda: tasks(TASKS), error, "error on new tasks after the inner steps")
 
 
 def tasks(count: int) -> tuple[Tensor, Tensor]:

@@ -59,13 +59,12 @@ def build(step: Decorator = fg.step) -> Training:
     def batch() -> tuple[Tensor, Tensor]:
         return 2 * torch.rand(POINTS) - 1, torch.rand(POINTS)
 
-    def score() -> str:
+    def error() -> float:
         x, t = torch.linspace(-1, 1, 101), torch.full((101,), 0.5)
         with torch.no_grad():
-            error = (model(x, t) - exact(x, t)).abs().max().item()
-        return f"largest error at t = 0.5 against the exact solution {error:.4f}"
+            return (model(x, t) - exact(x, t)).abs().max().item()
 
-    return Training(train, batch, score)
+    return Training(train, batch, error, "largest distance from the exact solution at t = 0.5")
 
 
 def exact(x: Tensor, t: Tensor) -> Tensor:

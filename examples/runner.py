@@ -18,11 +18,12 @@ Decorator = Callable[..., Callable[[Callable[..., Tensor]], Callable[..., Tensor
 
 @dataclass(frozen=True)
 class Training:
-    """A step that returns its loss, the batches that it is given, and how good the model is by now, in words."""
+    """A step that returns its loss, the batches that it is given, how far the model is from its aim, and of what."""
 
     step: Callable[..., Tensor]
     batch: Callable[[], tuple[Tensor, ...]]
-    score: Callable[[], str]
+    error: Callable[[], float]
+    meaning: str
 
 
 def plain(*state: Any) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
@@ -41,7 +42,7 @@ def main(build: Callable[[Decorator], Training], steps: int) -> None:
     torch.set_num_threads(options.threads)
     console = Console()
     training = build(plain if options.plain else partial(fg.step, backend=options.backend))
-    console.print(f"before: {training.score()}")
+    console.print(f"before: {training.meaning} {training.error():.4f}")
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("loss {task.fields[loss]:.6f}"), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
         bar = progress.add_task("", total=options.steps, loss=float("nan"))
@@ -50,7 +51,7 @@ def main(build: Callable[[Decorator], Training], steps: int) -> None:
             progress.update(bar, advance=1, loss=loss.item())
             if number in (1, options.steps) or number % max(1, options.steps // 10) == 0:
                 console.print(f"step {number:5}  loss {loss.item():.6f}")
-    console.print(f"after:  {training.score()}")
+    console.print(f"after:  {training.meaning} {training.error():.4f}")
 
 
 def arguments(description: str, steps: int) -> argparse.Namespace:
