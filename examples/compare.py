@@ -30,6 +30,7 @@ from torch.optim.adam import adam
 import foregrad as fg
 
 EXAMPLES = ("pinn", "force_field", "maml", "gradient_penalty")
+MARK = "<!-- below this line the page is written by examples/compare.py -->\n"
 COLUMNS = ("example", "way", "loss, first", "last", "off eager's by", "ms a step", "times eager", "graph breaks")
 
 
@@ -57,7 +58,9 @@ def main() -> None:
         rows += describe(runs, milliseconds([run for run in runs if run.training], options.rounds))
     console.print(table(rows))
     if options.markdown:
-        options.markdown.write_text(markdown(rows))
+        page = options.markdown
+        above = page.read_text().partition(MARK)[0] if page.exists() else ""
+        page.write_text(above + MARK + markdown(rows, options))
 
 
 def arguments() -> argparse.Namespace:
@@ -68,7 +71,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="ways whose names have one of these")
     parser.add_argument("--backends", nargs="+", default=["inductor", "eager"], help="foregrad's")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--markdown", type=Path, help="a file for the table")
+    parser.add_argument("--markdown", type=Path, help="a page that the table is written into")
     return parser.parse_args()
 
 
@@ -188,9 +191,12 @@ def table(rows: list[list[str]]) -> Table:
     return result
 
 
-def markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[list[str]], options: argparse.Namespace) -> str:
+    said = (
+        f"torch {torch.__version__}, {options.threads} thread(s), CPU time, {options.steps} steps of each loss curve."
+    )
     lines = [COLUMNS, ["---"] * len(COLUMNS), *rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return f"\n{said}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 if __name__ == "__main__":

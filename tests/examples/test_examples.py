@@ -1,4 +1,4 @@
-"""The examples: captured, they train as eager does, bit by bit, and they learn. Each also runs from the command line."""
+"""The examples: captured, they train as eager does, bit by bit, and they learn. Each is a program of its own."""
 
 import importlib
 import subprocess
