@@ -146,6 +146,7 @@ def make_capture(
         offset_sensitive=calling.offset_sensitive,
         grads=captured.stage.recording.grads.assumed(),
         unhooked=frozenset(captured.stage.recording.grads.accumulated),
+        unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,
         numbers=captured.numbers,
     )

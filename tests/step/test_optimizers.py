@@ -2,24 +2,27 @@
 
 import pytest
 import torch
-from torch.optim.lr_scheduler import CosineAnnealingLR, ExponentialLR
+from torch.optim.lr_scheduler import ExponentialLR
 
 from tests.step.training import assert_same, train
 
-O = torch.optim
+optim = torch.optim
 OPTIMIZERS = {
-    "SGD": (O.SGD, [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True}]),
-    "Adam": (O.Adam, [{}, {"amsgrad": True, "weight_decay": 0.1}]),
-    "AdamW": (O.AdamW, [{}, {"amsgrad": True, "maximize": True}]),
-    "NAdam": (O.NAdam, [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}]),
-    "RAdam": (O.RAdam, [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}]),
-    "Adamax": (O.Adamax, [{}, {"weight_decay": 0.1}]),
-    "Adagrad": (O.Adagrad, [{}, {"lr_decay": 0.1, "initial_accumulator_value": 0.1}]),
-    "Adadelta": (O.Adadelta, [{}, {"weight_decay": 0.1}]),
-    "RMSprop": (O.RMSprop, [{}, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}]),
-    "Rprop": (O.Rprop, [{}, {"maximize": True}]),
-    "ASGD": (O.ASGD, [{}, {"t0": 5, "weight_decay": 0.1}]),
-    "Adafactor": (O.Adafactor, [{}, {"weight_decay": 0.1}]),
+    "SGD": (
+        optim.SGD,
+        [{}, {"momentum": 0.9}, {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1, "maximize": True}],
+    ),
+    "Adam": (optim.Adam, [{}, {"amsgrad": True, "weight_decay": 0.1}]),
+    "AdamW": (optim.AdamW, [{}, {"amsgrad": True, "maximize": True}]),
+    "NAdam": (optim.NAdam, [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}]),
+    "RAdam": (optim.RAdam, [{}, {"decoupled_weight_decay": True, "weight_decay": 0.1}]),
+    "Adamax": (optim.Adamax, [{}, {"weight_decay": 0.1}]),
+    "Adagrad": (optim.Adagrad, [{}, {"lr_decay": 0.1, "initial_accumulator_value": 0.1}]),
+    "Adadelta": (optim.Adadelta, [{}, {"weight_decay": 0.1}]),
+    "RMSprop": (optim.RMSprop, [{}, {"centered": True, "momentum": 0.9, "weight_decay": 0.1}]),
+    "Rprop": (optim.Rprop, [{}, {"maximize": True}]),
+    "ASGD": (optim.ASGD, [{}, {"t0": 5, "weight_decay": 0.1}]),
+    "Adafactor": (optim.Adafactor, [{}, {"weight_decay": 0.1}]),
 }
 FUSED = ("SGD", "Adam", "AdamW", "Adagrad")
 NEITHER = ("Adafactor",)

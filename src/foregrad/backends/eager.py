@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.in_place import in_place
 from foregrad.program.clean import is_random
 from foregrad.substrate import BELOW_AUTOGRAD, FUNCTION_HOMES, OpOverload, TorchDispatchMode, exclude_keys
 
@@ -29,7 +30,7 @@ _numbers = count()
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that runs its ops one by one."""
-    source, namespace = graph_source(module, name)
+    source, namespace = graph_source(in_place(module), name)
     return load_source(source, namespace, name)
 
 

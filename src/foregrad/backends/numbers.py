@@ -29,16 +29,17 @@ def in_tensors(node: fx.Node) -> Callable[..., Any]:
     """A function that computes an op with tensors in the place of its numbers."""
     func: Any = node.target
     assert isinstance(func, OpOverload)
-    name, result = func._schema.name.removeprefix("aten::"), node.meta.get("spec")
+    name, spec = func._schema.name.removeprefix("aten::"), node.meta.get("spec")
+    dtype = torch.float64 if spec is None else spec.dtype
 
     def compute(*args: Any, **options: Any) -> Any:
         if name.startswith("_foreach_"):
             return _each(_ONE_BY_ONE[name.removeprefix("_foreach_")], *args, **options)
         if name == "full":
-            return args[1].to(result.dtype).expand(args[0]).clone()
+            return args[1].to(dtype).expand(args[0]).clone()
         if name == "scalar_tensor":
-            return args[0].to(result.dtype)
-        return _cast(_ONE_BY_ONE[name], result.dtype, *args, **options)
+            return args[0].to(dtype)
+        return _cast(_ONE_BY_ONE[name], dtype, *args, **options)
 
     return compute
 

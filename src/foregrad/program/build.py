@@ -10,11 +10,11 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.counters import Counters
-from foregrad.functionalize.effects import Attach, Copy, Ref, siblings
+from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
 from foregrad.program.checks import Checks
-from foregrad.program.clean import clean, is_view
+from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
@@ -271,6 +271,7 @@ class _Builder:
     def _finish(self) -> fx.GraphModule:
         graph = self.functional.graph
         graph.output(tuple(self.nodes))
+        take_over(graph)
         clean(graph)
         graph.lint()
         return lazy_graph_module(self.constants, graph, "Program")
@@ -282,11 +283,13 @@ class _Builder:
         moved = self.functional.offset_sensitive
         sensitive = {number for number, lifted in effects.inputs.items() if lifted.alias.storage in moved}
         homes = {node.name: home for node, home in self.homes.items()}
+        old_grads = replaced_grads(recording, effects, self._unread())
         sensitive |= {
             n for n, a in homes.values() if n in effects.inputs and a.geometry != effects.inputs[n].alias.geometry
         }
         return Calling(
             homes=homes,
+            replaced_grads=old_grads,
             inputs=tuple(self.lifted),
             outputs=tuple(self.objects),
             gradients=self.stage.inputs,
@@ -307,6 +310,12 @@ class _Builder:
             stored=tuple(replace(s, value=_refer(s.value, recorder)) for s in self.stage.stored),
         )
 
+    def _unread(self) -> set[int]:
+        """Objects that are inputs which the graph neither reads nor gives out."""
+        nodes = [n for n in self.functional.graph.nodes if n.op == "placeholder"]
+        idle = [given for node, given in zip(nodes, self.lifted, strict=True) if not node.users]
+        return {given.alias.object for given in idle if isinstance(given, Lifted)}
+
     def _checks(self) -> Checks:
         stage, effects = self.stage, self.effects
         counters = Counters(stage.recording, stage.results.renames)
@@ -314,7 +323,7 @@ class _Builder:
         seen += [number for number in (*effects.returned, *effects.early) if number not in seen]
         readers: dict[str, set[int]] = {}
         for node, number in self.functional.reads:
-            readers.setdefault(_memory_of(node).name, set()).add(counters.of(number))
+            readers.setdefault(memory_of(node).name, set()).add(counters.of(number))
         return Checks(
             holders={effects.counters[number]: number for number in reversed(seen)},
             counters=effects.counters,
@@ -333,14 +342,20 @@ def build(stage: Stage, name: str) -> Program:
 
 def _is_given(node: fx.Node) -> bool:
     """Whether a value lies in memory that was there before the program ran."""
-    return _memory_of(node).op in ("placeholder", "get_attr")
+    return memory_of(node).op in ("placeholder", "get_attr")
 
 
-def _memory_of(node: fx.Node) -> fx.Node:
-    """The value that a view, or a view of a view, looks at."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
+def replaced_grads(recording: Recording, effects: Effects, unread: set[int]) -> dict[int, int]:
+    """Inputs whose .grad is replaced and read by nobody, and the object that it is on entry."""
+    alias = recording.recorder.alias
+    seen = {alias(t).object for t in recording.results} | {step.target for step in effects.steps}
+    found: dict[int, int] = {}
+    for lifted, grad in recording.grads.assumed():
+        if grad is None or lifted.ghost.grad is grad.ghost or grad.alias.object not in unread - seen:
+            continue
+        if grad.base is None and not grad.is_argument and not grad.is_hidden:
+            found[lifted.alias.object] = grad.alias.object
+    return found if len(set(found.values())) == len(found) else {}
 
 
 def _short(text: str) -> str:

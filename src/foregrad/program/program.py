@@ -42,6 +42,7 @@ class Calling:
     checks: Checks
     stored: tuple[Store, ...]  # what to put into modules and declared state; `Ref`s for tensors
     grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
+    replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 

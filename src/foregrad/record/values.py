@@ -36,10 +36,10 @@ class Values:
 
     def use(self, expression: Expression, func: OpOverload) -> Any:
         """A number as an argument of an op: itself, or its value where it is a size or part of a backward."""
+        self.numbers_used = True
         is_value = type(expression.value) is float or func in _TAKES_VALUES or torch.Tag.pointwise in func.tags
         if self._recorder.phase or not (is_value or "_foreach_" in func._schema.name):
             return expression.known()
-        self.numbers_used = True
         return expression
 
     def without_numbers(self, value: Any) -> Any:

@@ -50,6 +50,7 @@ class Assumptions:
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
     unhooked: frozenset[Lifted]  # inputs to which the program adds a gradient in place of the engine
+    unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores
 
@@ -253,7 +254,8 @@ class GuardWriter:
             self.miss_if(f"{self.bound[id(grad.real)]} is None")
 
     def _tensors(self) -> None:
-        tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in self.assumed.lifted]
+        used = [lifted for lifted in self.assumed.lifted if lifted.alias.object not in self.assumed.unread]
+        tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in used]
         if not tensors:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]

@@ -14,8 +14,10 @@ from typing import Any
 import torch
 
 from foregrad.backends.backend import Backend
+from foregrad.backends.choose import can_write
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
+from foregrad.program.donate import donate
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
 from foregrad.record.inputs import Lifted
@@ -61,7 +63,8 @@ class CompiledStage:
         self.program = program
         self._way = way
         self.halves: Halves = program.halves
-        self.run_forward = way.backend(self.halves.forward, "forward")
+        self.donation = donate(program) if stage.phase == 0 and can_write(way.backend) else None
+        self.run_forward = way.backend(self.donation.graph if self.donation else self.halves.forward, "forward")
         self._saved_keys = [s.key for s in self.halves.saved]
         self.checks = self._find_checks()
         self._lock = threading.RLock()
