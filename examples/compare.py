@@ -31,19 +31,19 @@ import foregrad as fg
 
 EXAMPLES = ("pinn", "force_field", "maml", "gradient_penalty")
 MARK = "<!-- below this line the page is written by examples/compare.py -->\n"
-COLUMNS = ("example", "way", "loss, first", "last", "off eager's by", "ms a step", "times eager", "graph breaks")
+COLUMNS = ("example", "way", "loss, first", "last", "off eager's by", "ms a step", "times as fast", "graph breaks")
 
 
 @dataclass(frozen=True)
 class Run:
-    """An example trained in one way: its loss curve, or why there is none."""
+    """An example trained in one way: its loss curve and the time of a step, or why there is none."""
 
-    example: str
     way: str
     losses: tuple[float, ...] = ()
-    breaks: int | None = None
+    milliseconds: float = 0.0
+    speed: float = 1.0
+    breaks: int = 0
     refusal: str = ""
-    training: Training | None = None
 
 
 def main() -> None:
@@ -53,9 +53,7 @@ def main() -> None:
     console = Console(width=150)
     rows = []
     for example in options.only:
-        torch.compiler.reset()
-        runs = [train(example, way, make, options.steps, console) for way, make in ways(options).items()]
-        rows += describe(runs, milliseconds([run for run in runs if run.training], options.rounds))
+        rows += describe(example, [train(example, way, options, console) for way in ways(options)])
     console.print(table(rows))
     if options.markdown:
         page = options.markdown
@@ -133,52 +131,56 @@ def rewrite(optimizer: torch.optim.Adam) -> None:
     optimizer.zero_grad, optimizer.step = zero_grad, step
 
 
-def train(example: str, way: str, make: Decorator, steps: int, console: Console) -> Run:
+def train(example: str, way: str, options: argparse.Namespace, console: Console) -> Run:
     """From the first weights, on the first batches, so that every way has the same ones."""
+    torch.compiler.reset()  # what one way left behind is not the next one's
     counters.clear()
     torch._dynamo.config.trace_autograd_ops = False
+    build = importlib.import_module(example).build
     with console.status(f"{example}: {way}"):
         try:
-            training = importlib.import_module(example).build(make)
-            curve = tuple(losses(training, steps))
-        except (fg.ForegradError, RuntimeError) as error:
+            training = build(ways(options)[way])
+            curve = tuple(losses(training, options.steps))
+        except (fg.ForegradError, RuntimeError, AssertionError) as error:
             reason = next(line for line in str(error).splitlines() if line.strip())
-            return Run(example, way, breaks=num_breaks(), refusal=reason)
-    return Run(example, way, curve, num_breaks() if way.startswith("torch.compile") else None, training=training)
+            return Run(way, breaks=num_breaks(), refusal=reason)
+        eager, this = milliseconds([build(plain), training], options.rounds)
+    return Run(way, curve, this, eager / this, num_breaks())
 
 
 def num_breaks() -> int:
     return sum(counters["graph_break"].values())
 
 
-def milliseconds(runs: list[Run], rounds: int) -> dict[str, float]:
-    """The median of rounds in which every way has its turn, so that a slow minute slows all of them; CPU time."""
-    seconds: dict[str, list[float]] = {run.way: [] for run in runs}
-    batch = runs[0].training.batch()
+def milliseconds(trainings: list[Training], rounds: int) -> list[float]:
+    """Medians of rounds in which each has its turn, so that a slow minute slows all of them; CPU time."""
+    seconds: list[list[float]] = [[] for _ in trainings]
+    batch = trainings[0].batch()
     for _ in range(rounds):
-        for run in runs:
+        for training, times in zip(trainings, seconds, strict=True):
             gc.collect()
             start = time.process_time()
             for _ in range(5):
-                run.training.step(*batch)
-            seconds[run.way].append((time.process_time() - start) / 5)
-    return {way: 1e3 * statistics.median(times) for way, times in seconds.items()}
+                training.step(*batch)
+            times.append((time.process_time() - start) / 5)
+    return [1e3 * statistics.median(times) for times in seconds]
 
 
-def describe(runs: list[Run], times: dict[str, float]) -> list[list[str]]:
+def describe(example: str, runs: list[Run]) -> list[list[str]]:
     eager = runs[0].losses
     rows = []
     for run in runs:
-        row = [run.example if run is runs[0] else "", run.way]
+        row = [example if run is runs[0] else "", run.way]
         if run.refusal:
             after = f"{run.breaks}, then: " if run.breaks else ""
             rows.append([*row, "", "", "", "refused", "", after + run.refusal])
             continue
         off = max(abs(a - b) for a, b in zip(run.losses, eager, strict=True))
-        speed = f"{times['eager'] / times[run.way]:.2f}"
-        breaks = "" if run.breaks is None else str(run.breaks)
         first, last = (f"{loss:.4f}" for loss in (run.losses[0], run.losses[-1]))
-        rows.append([*row, first, last, f"{off:.0e}" if off else "0", f"{times[run.way]:.2f}", speed, breaks])
+        breaks = str(run.breaks) if run.way.startswith("torch.compile") else ""
+        rows.append(
+            [*row, first, last, f"{off:.0e}" if off else "0", f"{run.milliseconds:.2f}", f"{run.speed:.2f}", breaks]
+        )
     return rows
 
 
