@@ -6,7 +6,7 @@ import functools
 import gc
 import inspect
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -18,15 +18,14 @@ from foregrad.errors import CaptureError
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.attributes import Attributes
-from foregrad.record.declared import Container, Declared, Slot, leaves_in
+from foregrad.record.beside import PLAIN_OR_CONTAINER, Beside, Change, attributes_of
+from foregrad.record.declared import Container, Declared, Slot, declare, leaves_in
 from foregrad.record.inputs import Lifted
-from foregrad.record.mirror import Mirror
 from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
-from foregrad.record.trace import Storage
 from foregrad.runtime.locate import Location, Variable, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_flatten_with_path
 from foregrad.words.spec import Spec
@@ -43,6 +42,7 @@ class Captured:
     variables: tuple[Variable, ...]
     arguments: dict[str, Any]  # by name
     declared: Declared
+    changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
 
     @property
     def creates_state(self) -> bool:
@@ -74,11 +74,17 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
 
 
 def capture_call(
-    target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = (), call: Callable[..., Any] | None = None
+    target: Any,
+    args: Any,
+    kwargs: Any,
+    *,
+    state: tuple[Any, ...] = (),
+    call: Callable[..., Any] | None = None,
+    is_step: bool = False,
 ) -> Captured:
     """Capture one call. `call` runs a module in a way of its own; the real tensors are still held."""
     with _no_garbage_collection(), no_dispatch_modes():
-        return _capture_call(target, args, kwargs, state, call)
+        return _capture_call(target, args, kwargs, state, call, is_step)
 
 
 @contextmanager
@@ -93,28 +99,33 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any) -> Captured:
+def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any, is_step: bool) -> Captured:
     function, body = _function_of(target)
     recording = Recording({}, definition(body))
     arguments = _bind(body, args, kwargs)
     recording.inputs.names = _argument_names(arguments)
     modules = recording.modules
-    for module in (target, *state):
-        if isinstance(module, torch.nn.Module):
-            modules.add_names("", module)
+    reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
+    names = {id(variable.value): variable.name for variable in reach}
+    tops = [module for module in (target, *state) if isinstance(module, torch.nn.Module)]
+    for module in tops:
+        modules.add_names("" if len(tops) == 1 else names.get(id(module), type(module).__name__), module)
     if isinstance(target, torch.nn.Module):
         modules.called[id(target)] = target
-    reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     for variable in reach:
         if isinstance(variable.value, torch.nn.Module):
             modules.add_names(variable.name, variable.value)
-    kept, declared = Attributes(recording), _declare(recording, state, reach)
+    kept, declared = Attributes(recording), declare(recording, state, names)
+    beside = Beside(_holders(recording, state, reach, names) if is_step else ())
     try:
         declared.lift()
-        recording.forward(call or function, args, kwargs)
+        with beside.watch() if is_step else nullcontext():
+            recording.forward(call or function, args, kwargs)
     finally:
         stored = kept.restore() + declared.restore()
     recording.numbers.is_closed = True
+    changes = tuple(beside.changes(recording.recorder.knows))
+    reach = tuple(variables(body)) if is_step else reach  # what it changes there is said, and no reason to capture anew
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
     _refuse_growth(recording)
@@ -127,30 +138,22 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
     locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
-    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared)
+    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared, changes)
 
 
-def _declare(recording: Recording, state: tuple[Any, ...], reach: tuple[Variable, ...]) -> Declared:
-    """The declared state that is not in modules; small tensors in either may be read as numbers."""
-    declared = Declared(recording.numbers)
-    names = {id(variable.value): variable.name for variable in reach}
+def _holders(
+    recording: Recording, state: tuple[Any, ...], reach: tuple[Variable, ...], names: dict[int, str]
+) -> Iterator[tuple[str, Any]]:
+    """Everything in which a step may change something of Python's: modules, objects, variables."""
+    for path, top in recording.modules.tops.values():
+        for name, module in top.named_modules(prefix=path):
+            yield name or names.get(id(module), type(module).__name__), attributes_of(module)
     for one in state:
         if isinstance(one, torch.optim.Optimizer):
-            declared.add(names.get(id(one), "optimizer"), one)
-        elif isinstance(one, torch.nn.Module):
-            declared.small |= {id(b) for b in one.buffers() if b.dim() == 0}
-        elif isinstance(one, torch.Tensor):
-            declared.small |= {id(one)} if one.dim() == 0 else set()
-
-    def read(storage: Storage) -> Any:
-        real = next((i.real for i in recording.inputs.all if i.alias.storage is storage), None)
-        is_small = real is not None and id(real) in declared.small and not isinstance(real, FakeTensor)
-        return declared.read(real, "step") if is_small and real is not None else None
-
-    recorder = recording.recorder
-    if state:
-        recorder.values.mirror = Mirror(recorder.ops, recorder.constants, recording.numbers, read)
-    return declared
+            yield names.get(id(one), type(one).__name__), attributes_of(one)
+    for variable in reach:
+        if isinstance(variable.value, PLAIN_OR_CONTAINER):
+            yield "", lambda v=variable: {v.name: v.read()}
 
 
 def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -13,7 +14,12 @@ from foregrad.backends.choose import choose
 from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
+from foregrad.errors import CaptureError
+from foregrad.record.origins import definition
 from foregrad.runtime.halves import Pass, Way
+
+#: After as many captures a step probably depends on a number that changes at each call.
+_MANY_CAPTURES = 8
 
 
 def step(
@@ -22,6 +28,7 @@ def step(
     passes: Sequence[Pass] = (),
     rng: str = "eager",
     regions: str = "auto",
+    python: str = "warn",
     progress: bool = True,
 ) -> Callable[[Callable[..., Any]], Step]:
     """A decorator for a training step: forward, backward and optimizer as one program.
@@ -34,27 +41,62 @@ def step(
             optimizer.step()
             return loss
 
-    `state` are the modules, optimizers and tensors that the step reads and changes. They stay what they are: each call
-    leaves them as the step itself would. Numbers of the optimizers, such as learning rates, are read at each call.
+    `state` are the modules, optimizers, schedulers and tensors that the step reads and changes. They stay what they
+    are: each call leaves them as the step itself would. Numbers of the optimizers, such as learning rates, are read at
+    each call.
+
+    What the step changes in Python beside that (a counter on a module, a list that grows, a flag), and what it prints
+    or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
+    quiet.
 
     `backend`, `passes`, `rng`, `regions` and `progress` are those of `fg.compile`.
     """
+    if python not in ("warn", "error", "allow"):
+        raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
-        if not isinstance(one, (torch.nn.Module, torch.optim.Optimizer, torch.Tensor)):
-            raise TypeError(f"fg.step takes modules, optimizers and tensors as state, not a {type(one).__name__}")
+        _check(one)
     way = Way(choose(backend, rng=rng, regions=regions), tuple(passes), progress)
-    return lambda function: Step(function, way, state)
+    return lambda function: Step(function, way, state, python)
+
+
+def _check(one: Any) -> None:
+    """Whether this can be state of a step."""
+    if isinstance(one, torch.optim.LBFGS):
+        raise CaptureError(
+            "LBFGS evaluates the loss as often as its value says, which no fixed program can do.\nLeave its step "
+            "outside, and compile the function that gives the loss with fg.compile."
+        )
+    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Tensor)
+    if not isinstance(one, kinds):
+        raise TypeError(
+            f"fg.step takes modules, optimizers, schedulers and tensors as state, not a {type(one).__name__}"
+        )
 
 
 class Step(Compiled):
     """A training step that runs its captured programs."""
 
-    def __init__(self, function: Callable[..., Any], way: Way, state: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], way: Way, state: tuple[Any, ...], python: str) -> None:
         super().__init__(function, way)
         self.state = state
+        self._python = python
+        self._named: set[str] = set()  # what it does in Python that was spoken of
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
-        return capture_call(self._target, args, kwargs, state=self.state)
+        captured = capture_call(self._target, args, kwargs, state=self.state, is_step=True)
+        if len(self.captures) == _MANY_CAPTURES:
+            reason = (
+                f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
+            )
+            warnings.warn(f"{reason}.\nKeep what changes at each call outside the step.", stacklevel=5)
+        new = [change for change in captured.changes if change.name not in self._named]
+        if new and self._python != "allow":
+            self._named.update(change.name for change in new)
+            what = f"{self.name} does in Python what its program does not repeat:\n" + "\n".join(map(str, new))
+            if self._python == "error":
+                raise CaptureError(f"{what}\n{definition(self._target)}\nDo it outside the step.")
+            warnings.warn(f'{what}\nDo it outside the step, or say fg.step(..., python="allow").', stacklevel=5)
+        return captured
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""

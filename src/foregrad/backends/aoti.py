@@ -21,7 +21,6 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, one_at_a_time
 from foregrad.backends.numbers import with_tensors
@@ -41,7 +40,7 @@ class AOTI:
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
         graph = with_memory(graph)
         if not can_compile(graph):
-            return eager(graph, name)
+            return Inductor(rng=self.rng)(graph, name)
         try:
             with one_at_a_time:
                 return Guarded(self._compile(graph, name), graph, name)

@@ -34,7 +34,7 @@ def can_compile(graph: fx.GraphModule) -> bool:
     """Whether a compiler of loops is right for a graph: not where places in memory, complex numbers or the grad mode
     matter, and not if it only makes views."""
     nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
-    return any(not is_view(n) for n in nodes) and not any(_is_opaque(n) for n in graph.graph.nodes)
+    return any(not is_view(n) for n in nodes) and not any(is_opaque(n) for n in graph.graph.nodes)
 
 
 def with_memory(module: fx.GraphModule) -> fx.GraphModule:
@@ -51,7 +51,8 @@ def with_memory(module: fx.GraphModule) -> fx.GraphModule:
     return lazy_graph_module(constants, graph, "Graph")
 
 
-def _is_opaque(node: fx.Node) -> bool:
+def is_opaque(node: fx.Node) -> bool:
+    """Whether no loop can stand for an op."""
     spec = node.meta.get("spec")
     return (
         node.target in _BY_THEMSELVES
@@ -71,7 +72,7 @@ class Guarded:
         self._graph, self._name = graph, name
         self._fresh = _fresh_results(graph)
         placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
-        self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(_is_opaque(u) for u in n.users)]
+        self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
         self._is_given_by_hooks = name == "backward"
 
     @property

@@ -100,7 +100,7 @@ class _InPlace:
                 if isinstance(node.target, Pure):
                     copies[node].target, items[node] = node.target.op, self._written(node)
                 else:
-                    copies[node].target = in_place_form(node.target)
+                    copies[node].target = in_place_form(node.target)  # type: ignore[assignment]
                     if isinstance(node.args[0], (list, tuple)):
                         items[node] = list(node.args[0])
         return graph

@@ -18,13 +18,13 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, can_compile, with_memory
+from foregrad.backends.guarded import Guarded, can_compile, is_opaque, with_memory
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
-from foregrad.regions.regions import Region, Regions, find_regions, whole
+from foregrad.regions.regions import Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (
     compile_with_inductor,
@@ -56,7 +56,7 @@ class Inductor:
 
     def _compile(self, region: Region, name: str, place: int, found: Regions) -> Boxed:
         if not can_compile(region.graph):
-            return _one_by_one(region.graph, name)
+            return self._compile_around(region.graph, name)
         of = f", region {place + 1} of {len(found.distinct)}" if len(found.distinct) > 1 else ""
         try:
             with part(f"compile {name}{of}"), one_at_a_time, self.settings(region.graph):
@@ -65,6 +65,19 @@ class Inductor:
             what = f"Inductor could not compile {name}{of}, which runs op by op: {_first_line(error)}"
             warnings.warn(what, stacklevel=2)
         return _one_by_one(region.graph, name)
+
+    def _compile_around(self, graph: fx.GraphModule, name: str) -> Boxed:
+        """Ops that no loop can stand for run by themselves, such as a fused optimizer, and what is around them is
+        compiled."""
+        found = apart(graph, is_opaque)
+        if not any(can_compile(region.graph) for region in found.distinct):
+            return _one_by_one(graph, name)
+        parts = [
+            self._compile(region, name, place, found) if can_compile(region.graph) else _one_by_one(region.graph, name)
+            for place, region in enumerate(found.distinct)
+        ]
+        run = stitch(found, parts, name, boxed=True)
+        return lambda inputs: run(*inputs)
 
     def _compile_graph(self, graph: fx.GraphModule, *, is_backward: bool) -> Boxed:
         with part("ask the toolchain"):

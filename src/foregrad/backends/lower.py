@@ -70,7 +70,9 @@ def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch
             copies[node].meta = {"spec": Spec.of(constants[-1])}
         else:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
-            if takes_numbers(node):
+            if node.target is torch.ops.aten._local_scalar_dense.default:
+                copies[node].target = torch.ops.aten.clone.default  # a number of data stays a tensor
+            elif takes_numbers(node):
                 copies[node].target = in_tensors(node)
     return lazy_graph_module({}, graph, "Graph"), tuple(constants)
 

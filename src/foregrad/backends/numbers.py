@@ -120,9 +120,11 @@ def with_numbers(graph: fx.GraphModule, run: Runner) -> Runner:
         given = list(values)
         for place in places:
             given[place] = given[place].item()
-        return run(*given)
+        results = run(*given)
+        return tuple(torch.tensor(r, dtype=torch.float64) if isinstance(r, float) else r for r in results)
 
-    return numbered if places else run
+    has_items = any(n.target is torch.ops.aten._local_scalar_dense.default for n in graph.graph.nodes)
+    return numbered if places or has_items else run
 
 
 def with_tensors(graph: fx.GraphModule, run: Runner) -> Runner:

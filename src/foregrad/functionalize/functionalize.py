@@ -21,9 +21,10 @@ from foregrad.functionalize.variants import Pure, variant_for
 from foregrad.functionalize.views import INVERSES, out_of_place
 from foregrad.record.ghosts import GhostTable, Made
 from foregrad.record.intercept import SET_DATA
+from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
-from foregrad.words.spec import Spec
+from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
 
@@ -360,6 +361,8 @@ class Functionalizer:
             return node
         if isinstance(value, Expression):
             return self.number(value)
+        if isinstance(value, ItemOf):
+            return self.emit(aten._local_scalar_dense.default, (self.read(value.alias),), NumberSpec.of(1.0))
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
 
@@ -22,6 +23,8 @@ def look_of(value: Any) -> list[Any]:
         return [object()]
     if isinstance(value, Expression):
         return [type(value.value)]
+    if isinstance(value, ItemOf):
+        return [float]
     return [type(value), value]
 
 
@@ -31,4 +34,6 @@ def stand_ins(value: Any) -> Any:
         return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
     if isinstance(value, (list, tuple)):
         return [stand_ins(v) for v in value]
+    if isinstance(value, ItemOf):
+        return 1.0
     return value.value if isinstance(value, Expression) else value

@@ -18,6 +18,7 @@ from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
+from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results
@@ -279,7 +280,10 @@ class _Builder:
     def _calling(self, live: list[int], checks: Checks) -> Calling:
         recording, effects = self.stage.recording, self.effects
         recorder = recording.recorder
-        results = tuple(_refer(o, recorder) for o in recording.outputs)
+        results = tuple(
+            ItemOf(recorder.alias(o)) if place in recording.items else _refer(o, recorder)
+            for place, o in enumerate(recording.outputs)
+        )
         moved = self.functional.offset_sensitive
         sensitive = {number for number, lifted in effects.inputs.items() if lifted.alias.storage in moved}
         homes = {node.name: home for node, home in self.homes.items()}

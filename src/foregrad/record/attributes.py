@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from foregrad.record.declared import Slot, Store
+from foregrad.record.numbers import expression_of
 from foregrad.record.recording import Recording
 
 
@@ -28,20 +29,21 @@ class Attributes:
             self.before[id(module)] = (module, tables)
 
     def restore(self) -> list[Store]:
-        """Put recorded tensors out of the modules again; says which attributes held them."""
+        """Put recorded tensors and numbers out of the modules again; says which attributes held them."""
         stored = []
         self.recording.modules.on_enter = None
         for module, tables in self.before.values():
             for table, before in tables.items():
                 holder = getattr(module, table)
                 for key, value in list(holder.items()):
-                    if isinstance(value, torch.Tensor) and value is not before.get(key) and self._is_ours(value):
-                        stored.append(Store(Slot(module, key, key), value))
+                    if value is not before.get(key) and self._is_ours(value):
+                        stored.append(Store(Slot(module, key, key), expression_of(value) or value))
                         if key in before:
                             holder[key] = before[key]
                         else:
                             del holder[key]
         return stored
 
-    def _is_ours(self, value: torch.Tensor) -> bool:
-        return self.recording.recorder.knows(value)
+    def _is_ours(self, value: Any) -> bool:
+        is_tensor = isinstance(value, torch.Tensor) and self.recording.recorder.knows(value)
+        return is_tensor or expression_of(value) is not None

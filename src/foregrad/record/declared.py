@@ -11,9 +11,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.errors import CaptureError
+from foregrad.record.mirror import Mirror
 from foregrad.record.numbers import Expression, Numbers, expression_of, is_number
+from foregrad.record.recording import Recording
+from foregrad.record.trace import Storage
+from foregrad.substrate import FakeTensor
 
 _NOTHING: Any = object()
 
@@ -63,9 +68,13 @@ class Declared:
     reads: dict[Expression, list[torch.Tensor]] = field(default_factory=dict)  # tensors that held a number on entry
     _by_value: dict[Any, Expression] = field(default_factory=dict)
 
-    def add(self, name: str, optimizer: torch.optim.Optimizer) -> None:
-        for attribute in ("param_groups", "state"):
-            self._look(Slot(optimizer, attribute, f"{name}.{attribute}"), getattr(optimizer, attribute))
+    def add(self, name: str, one: Any) -> None:
+        """Look at an optimizer, or at all attributes of any other object."""
+        if isinstance(one, torch.optim.Optimizer):
+            for attribute in ("param_groups", "state"):
+                self._look(Slot(one, attribute, f"{name}.{attribute}"), getattr(one, attribute))
+        else:
+            self._look(Slot(one, "__dict__", name), vars(one))
 
     def _look(self, slot: Slot, value: Any) -> Any:
         """Take note of a value and all inside it; gives it with symbols for its numbers."""
@@ -74,6 +83,9 @@ class Declared:
         if isinstance(value, torch.Tensor):
             self.tensors.setdefault(id(value), slot)
             self.small |= {id(value)} if value.dim() == 0 else set()
+            return value
+        if isinstance(value, LRScheduler):
+            self.add(slot.name, value)  # one of those that a schedule is made of
             return value
         items = _items(value)
         if items is None:
@@ -121,6 +133,30 @@ class Declared:
                     container.value[:] = container.items.values()
 
 
+def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str]) -> Declared:
+    """The declared state that is not in modules; small tensors in either may be read as numbers."""
+    declared = Declared(recording.numbers)
+    for one in state:
+        if isinstance(one, torch.nn.Module):
+            declared.small |= {id(b) for b in one.buffers() if b.dim() == 0}
+        elif isinstance(one, torch.Tensor):
+            declared.small |= {id(one)} if one.dim() == 0 else set()
+        else:
+            declared.add(names.get(id(one), type(one).__name__.lower()), one)
+
+    def read(storage: Storage) -> Any:
+        real = next((i.real for i in recording.inputs.all if i.alias.storage is storage), None)
+        if real is None or id(real) not in declared.small or isinstance(real, FakeTensor):
+            return None
+        slot = declared.tensors.get(id(real))
+        return declared.read(real, "number" if slot is None else str(slot.key))
+
+    recorder = recording.recorder
+    if state:
+        recorder.values.mirror = Mirror(recorder.ops, recorder.constants, recording.numbers, read)
+    return declared
+
+
 def _changes(container: Container) -> Iterator[Store]:
     now = _items(container.value) or {}
     gone = [key for key in container.items if key not in now]
@@ -128,8 +164,14 @@ def _changes(container: Container) -> Iterator[Store]:
         what = f"removes {container.slot_of(gone[0]).name}" if gone else f"makes {container.slot.name} longer"
         raise CaptureError(f"the step {what}; a program cannot do that at each call.\nDo it outside the step.")
     for key, value in now.items() if type(container.value) is not tuple else ():
-        if value is not container.lifted.get(key, container.items.get(key, _NOTHING)):
+        before = container.items.get(key, _NOTHING)
+        if value is not container.lifted.get(key, before) and not _are_empty(value, before):
             yield Store(container.slot_of(key), _stored(value))
+
+
+def _are_empty(value: Any, before: Any) -> bool:
+    """Whether one empty container has replaced another."""
+    return type(value) is type(before) and _items(value) == {} == _items(before)
 
 
 def _stored(value: Any) -> Any:

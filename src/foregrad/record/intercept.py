@@ -21,6 +21,7 @@ from foregrad.record.frames import user_frame
 from foregrad.record.ghosts import written
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.items import Item, ItemNode
 from foregrad.record.numbers import Float, Int
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
@@ -61,6 +62,8 @@ class Intercept(TorchFunctionMode):
             if elsewhere.is_autocast:
                 refuse(f"uses autocast on {elsewhere.true.type}", "Cast with .to(dtype), or leave this part outside.")
             func, args, kwargs = elsewhere.inward(func, args, kwargs)
+        if kwargs and self._recorder.values.mirror is not None:
+            kwargs = {k: self._as_number(v) if k in ("alpha", "value") else v for k, v in kwargs.items()}
         special = _SPECIAL.get(func)
         if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
             return special(self, func, args, kwargs)
@@ -158,9 +161,19 @@ class Intercept(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def item(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """The value of a small tensor of declared state is a number that each call reads."""
-        number = self._recorder.values.number(args[0])
-        return func(*args) if number is None else number
+        """The value of a small tensor of declared state is a number that each call reads; in a step that of any other
+        is a number of the program."""
+        values = self._recorder.values
+        number = values.number(args[0])
+        if number is not None:
+            return number
+        is_data = values.mirror is not None and args[0].is_floating_point() and values.known(args[0]) is None
+        return Item(ItemNode(args[0].detach().reshape(()).double(), values.of)) if is_data else func(*args)
+
+    def _as_number(self, value: Any) -> Any:
+        """A small tensor that torch would read to have a number."""
+        number = self._recorder.values.number(value) if isinstance(value, Tensor) and value.dim() == 0 else None
+        return value if number is None else number
 
     def fused(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Torch takes no symbols for the numbers of a fused optimizer; the recorder does."""

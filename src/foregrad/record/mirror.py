@@ -7,6 +7,7 @@ it the same arithmetic is done on numbers, so that what Python computes from the
 from __future__ import annotations
 
 import ctypes
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -45,6 +46,7 @@ _ARITHMETIC = {
     "gt": operator.gt,
     "ge": operator.ge,
 }
+_UNARY: dict[str, Callable[..., Any]] = {"neg": operator.neg, "sqrt": math.sqrt}
 _COPIES = {"clone", "_to_copy", "copy", "detach", "lift_fresh", "fill", "scalar_tensor"}
 _NUMBERS = {"zeros": 0, "zeros_like": 0, "ones": 1, "ones_like": 1, "zero": 0}
 
@@ -109,6 +111,9 @@ class Mirror:
             args = args[1:]
         if name in _COPIES or name == "full":
             return self._rounded(self._number(args[0], dtype, op.index), dtype)
+        if name in _UNARY:
+            value = self._number(args[0], dtype, op.index)
+            return None if value is None else self._rounded(self._compute(_UNARY[name], value), dtype)
         function = _ARITHMETIC.get(name)
         if function is None or len(args) < 2 or (len(args) > 2 and args[2] != 1):
             return None

@@ -12,6 +12,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
+from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
     GIVES_SIZE_ON,
     SHAPE_DEPENDS_ON_DATA,
@@ -197,6 +198,10 @@ class Recorder(TorchDispatchMode):
         if kind is torch.device:
             key.append(self.device.shown(value))
             return key[-1]
+        if item_of(value) is not None:
+            self.values.numbers_used = True
+            key.append(float)
+            return ItemOf(self.alias(value.node.tensor))
         if expression_of(value) is not None:
             return self._encode(self.values.use(value.node, key[0]), key, given)
         if kind is Expression:

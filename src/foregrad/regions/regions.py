@@ -7,8 +7,9 @@ region  label     nodes  calls
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -64,6 +65,16 @@ def whole(half: fx.GraphModule) -> Regions:
     """The graph as one region."""
     steps = Steps(half.graph)
     return _regions(half, [steps.form(0, len(steps))])
+
+
+def apart(half: fx.GraphModule, is_apart: Callable[[fx.Node], bool]) -> Regions:
+    """The graph with some ops in regions of their own, and what lies between them."""
+    steps = Steps(half.graph)
+    cuts = {0, len(steps)}
+    for place, step in enumerate(steps.steps):
+        cuts |= {place, place + 1} if any(map(is_apart, step)) else set()
+    ordered = sorted(cuts)
+    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(ordered)])
 
 
 def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:

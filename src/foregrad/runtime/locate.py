@@ -48,6 +48,9 @@ class Variable:
         owner = source.name("owner", self.owner)
         return f"{owner}.cell_contents" if self.key is None else f"{owner}.get({self.key!r})"
 
+    def read(self) -> Any:
+        return self.owner.cell_contents if self.key is None else self.owner.get(self.key)
+
     def assign(self, value: Any) -> None:
         if self.key is None:
             self.owner.cell_contents = value

@@ -15,6 +15,7 @@ import torch
 from foregrad.functionalize.effects import Ref
 from foregrad.record.declared import Container, Declared, Slot, Store
 from foregrad.record.inputs import Inputs
+from foregrad.record.items import ItemOf
 from foregrad.record.numbers import INFIX, Expression, Told
 from foregrad.runtime.source import Source
 
@@ -159,6 +160,8 @@ def literal(source: Source, value: Any) -> str:
     """A value with tensors and numbers by their names."""
     if isinstance(value, Ref):
         return f"o{value.object}"
+    if isinstance(value, ItemOf):
+        return f"o{value.alias.object}.item()"
     if isinstance(value, Expression):
         return f"n{value.index}"
     if type(value) is dict:

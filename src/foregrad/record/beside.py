@@ -1,0 +1,151 @@
+"""Beside: what a step does in Python beside its tensors and numbers, and a program would not repeat.
+
+A counter on a module, an appended list, a changed flag, a print, a line in a log: found by looking at declared state,
+and at the variables that the step reaches, before and after.
+"""
+
+from __future__ import annotations
+
+import builtins
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.record.frames import user_frame
+from foregrad.record.numbers import expression_of
+from foregrad.record.trace import Origin
+
+#: Flags that torch keeps in optimizers for itself: setting them once is enough.
+_TORCHS_OWN = {"_opt_called", "_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured"}
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
+PLAIN_OR_CONTAINER = (*_PLAIN, list, set, dict, tuple)
+_DEPTH = 3
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that the step changes in Python."""
+
+    name: str
+    what: str
+
+    def __str__(self) -> str:
+        return f"  {self.name} {self.what}"
+
+
+class Beside:
+    """Objects as they were, by the names of their attributes and variables."""
+
+    def __init__(self, holders: Iterable[tuple[str, Callable[[], dict[str, Any]]]]) -> None:
+        self._holders = list(holders)
+        self._before = [{k: _frozen(v) for k, v in read().items()} for _, read in self._holders]
+        self._originals = [dict(read()) for _, read in self._holders]  # containers stay alive, so that ids do
+        self.calls: list[Change] = []
+
+    def changes(self, is_recorded: Callable[[torch.Tensor], bool]) -> list[Change]:
+        """What is not as it was; a recorded tensor in a list is refused."""
+        found = list(self.calls)
+        for (name, read), before in zip(self._holders, self._before, strict=True):
+            now = read()
+            for key in [*before, *(k for k in now if k not in before)]:
+                after = _frozen(now[key]) if key in now else None
+                if key in before and key in now and before[key] == after:
+                    continue
+                path = f"{name}.{key}" if name else key
+                for tensor in _tensors(now.get(key)):
+                    if is_recorded(tensor):
+                        raise CaptureError(
+                            f"the step puts a tensor into {path}, and a program cannot do that at each call.\n"
+                            "Return the tensor, and put it there outside."
+                        )
+                was, is_now = (_text(before[key]) if key in before else "absent"), _text(after)
+                found.append(Change(path, f"was {was}, is {is_now if key in now else 'absent'}"))
+        return list(dict.fromkeys(found))
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Take note of prints and log lines of this thread."""
+        me, show, handle = threading.get_ident(), builtins.print, logging.Logger.handle
+
+        def noted(what: str) -> None:
+            origin = Origin(*user_frame(3), "")
+            if threading.get_ident() == me and origin.code is not None:
+                self.calls.append(Change(what, f"at {origin}"))
+
+        def printed(*args: Any, **kwargs: Any) -> None:
+            noted("print")
+            show(*args, **kwargs)
+
+        def logged(logger: logging.Logger, record: logging.LogRecord) -> None:
+            noted(f"a log line of {record.name}")
+            handle(logger, record)
+
+        builtins.print, logging.Logger.handle = printed, logged  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            builtins.print, logging.Logger.handle = show, handle  # type: ignore[method-assign]
+
+
+def attributes_of(holder: Any) -> Callable[[], dict[str, Any]]:
+    """Plain values and containers among the attributes of an object; tensors and modules are looked after elsewhere."""
+
+    def read() -> dict[str, Any]:
+        return {
+            key: value
+            for key, value in vars(holder).items()
+            if key not in _TORCHS_OWN and isinstance(value, PLAIN_OR_CONTAINER)
+            if not (key.startswith("_") and isinstance(value, dict))
+            and key not in ("param_groups", "state", "defaults")
+        }
+
+    return read
+
+
+def _frozen(value: Any, depth: int = _DEPTH) -> Any:
+    """A value that can be compared later: containers copied, objects by identity."""
+    found = expression_of(value)
+    if found is not None:
+        return type(found.value), found.value
+    if isinstance(value, _PLAIN):
+        return type(value), value if value == value else repr(value)
+    if isinstance(value, dict) and depth:
+        return dict, tuple((_frozen(k, 0), _frozen(v, depth - 1)) for k, v in value.items())
+    if isinstance(value, (list, tuple)) and depth:
+        return type(value), tuple(_frozen(v, depth - 1) for v in value)
+    if isinstance(value, (set, frozenset)) and depth:
+        return set, frozenset(_frozen(v, 0) for v in value)
+    return object, id(value), type(value).__name__
+
+
+def _tensors(value: Any, depth: int = _DEPTH) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, dict) and depth:
+        return [t for v in value.values() for t in _tensors(v, depth - 1)]
+    return [t for v in value for t in _tensors(v, depth - 1)] if isinstance(value, (list, tuple, set)) and depth else []
+
+
+def _text(frozen: Any) -> str:
+    if frozen is None:
+        return "absent"
+    kind, value, *rest = frozen
+    if kind is object:
+        return f"a {rest[0]}"
+    if kind is dict:
+        inside = ", ".join(f"{_text(k)}: {_text(v)}" for k, v in value)
+        return _cut("{" + inside + "}")
+    if kind in (list, tuple, set):
+        inside = ", ".join(sorted(map(_text, value)) if kind is set else map(_text, value))
+        return _cut({list: f"[{inside}]", tuple: f"({inside})", set: f"{{{inside}}}"}[kind])
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= 80 else f"{text[:77]}..."
