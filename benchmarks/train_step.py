@@ -22,11 +22,10 @@ import jax_side
 import torch
 from measure import Timing, add_options, interleave_timers, machine, seconds_of, start, table, verdict
 from rich.console import Console
+from rich.markup import escape
 from rich.text import Text
 from training_ways import COMPILED_MODEL, EAGER, OPTAX, TORCH, Way, eager, ours
 from workloads import build
-
-import foregrad as fg
 
 WORKLOADS = ("mlp-small", "mlp-large", "gpt", "resnet", "lstm", "blocks-100")
 TINY = "mlp-small"
@@ -42,12 +41,12 @@ MARK = "<!-- below this line the page is written by benchmarks/train_step.py -->
 
 @dataclass(frozen=True)
 class Measured:
-    """A workload: seconds of a step and distance of the first losses from eager's by way, and who refused, and why."""
+    """A workload: seconds of a step and distance of the first losses from eager's by way, and which ways fail, and why."""
 
     name: str
     times: dict[str, Timing]
     differences: dict[str, float]
-    refused: dict[str, str]
+    failed: dict[str, str]
 
     def best(self, *sides: str) -> float | None:
         """Seconds of the fastest way of these sides."""
@@ -122,23 +121,23 @@ def measure_all(options: argparse.Namespace, console: Console) -> dict:
 
 def measure(name: str, options: argparse.Namespace, console: Console) -> Measured:
     torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
-    torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is refused
+    torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is failed
     begun: dict[str, Candidate] = {}
-    refused: dict[str, str] = {}
+    failed: dict[str, str] = {}
     with ExitStack() as workers:
         for way, begin in candidates(name, options, workers).items():
             with console.status(f"{name}: first steps of {way}"):
                 try:
                     begun[way] = begin()
-                except (fg.ForegradError, torch._dynamo.exc.TorchDynamoException, jax_side.Failed) as error:
-                    refused[way] = str(error).splitlines()[0]
-                    console.print(f"{name}: {way} is refused: {refused[way]}")
+                except Exception as error:  # noqa: BLE001  # a way that fails must not end a run of an hour
+                    failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                    console.print(f"[red]{name}: {way}: {escape(failed[way])}[/]")
         calls = calls_a_round(begun[EAGER])
         timers = {way: candidate.seconds for way, candidate in begun.items()}
         times = interleave_timers(timers, rounds=options.rounds, calls=calls, title=name)
     reference = begun[EAGER].losses
     differences = {way: largest_difference(candidate.losses, reference) for way, candidate in begun.items()}
-    return Measured(name, times, differences, refused)
+    return Measured(name, times, differences, failed)
 
 
 def candidates(name: str, options: argparse.Namespace, workers: ExitStack) -> dict[str, Callable[[], Candidate]]:
@@ -192,7 +191,7 @@ def print_results(results: list[Measured], console: Console) -> None:
 
 def cells(results: list[Measured]) -> list[list[str]]:
     """The table: a row for each way, one for each ratio, and how far the first losses are apart."""
-    ways = list(dict.fromkeys(way for r in results for way in (*r.times, *r.refused)))
+    ways = list(dict.fromkeys(way for r in results for way in (*r.times, *r.failed)))
     rows = [["", *(r.name for r in results)]]
     rows += [[way, *(time_cell(r, way) for r in results)] for way in ways]
     for title, sides in RATIOS.items():
@@ -202,8 +201,8 @@ def cells(results: list[Measured]) -> list[list[str]]:
 
 
 def time_cell(measured: Measured, way: str) -> str:
-    if way in measured.refused:
-        return "refused"
+    if way in measured.failed:
+        return "fails"
     return measured.times[way].text(1e-3) if way in measured.times else ""
 
 
@@ -242,7 +241,7 @@ def write_page(path: Path, figures: dict, results: list[Measured]) -> None:
         *(f"| {' | '.join(row)} |" for row in rows),
         "",
         *(f"- {Text.from_markup(line).plain}" for line in verdicts(results)),
-        *(f"- {r.name}: {way} is refused: {why}" for r in results for way, why in r.refused.items()),
+        *(f"- {r.name}: {way} fails: {why}" for r in results for way, why in r.failed.items()),
     ]
     above = path.read_text().partition(MARK)[0] if path.exists() else ""
     path.write_text(above + MARK + "\n" + "\n".join(lines) + "\n")

@@ -142,10 +142,16 @@ def train(example: str, way: str, options: argparse.Namespace, console: Console)
             training = build(ways(options)[way])
             curve = tuple(losses(training, options.steps))
         except (fg.ForegradError, RuntimeError, AssertionError) as error:
-            reason = next(line for line in str(error).splitlines() if line.strip())
-            return Run(way, breaks=num_breaks(), refusal=reason)
+            return Run(way, breaks=num_breaks(), refusal=reason_of(error))
         eager, this = milliseconds([build(plain), training], options.rounds)
     return Run(way, curve, this, eager / this, num_breaks())
+
+
+def reason_of(error: Exception) -> str:
+    """The first line that says something; torch.compile explains it in the next one."""
+    first, *rest = [line.strip() for line in str(error).splitlines() if line.strip()]
+    explained = [line.partition(": ")[2] for line in rest[:1] if line.startswith("Explanation: ")]
+    return ": ".join([first, *explained])
 
 
 def num_breaks() -> int:

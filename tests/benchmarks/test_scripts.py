@@ -42,7 +42,7 @@ def test_a_training_step_is_timed_and_its_figures_are_kept(tmp_path: Path):
     printed = train_step(*measured, "--json", str(figures))
     again = train_step("--figures", str(figures), "--markdown", str(page))
     (workload,) = json.loads(figures.read_text())["workloads"]
-    assert workload["refused"] == {}
+    assert workload["failed"] == {}
     assert set(workload["differences"].values()) == {0.0}
     assert table(again) == table(printed)
     assert page.read_text().startswith("# Mine\n")
