@@ -41,7 +41,7 @@ MARK = "<!-- below this line the page is written by benchmarks/train_step.py -->
 
 @dataclass(frozen=True)
 class Measured:
-    """A workload: seconds of a step and distance of the first losses from eager's by way, and which ways fail, and why."""
+    """A workload by way: seconds of a step, how far the first losses are from eager's; and which ways fail, and why."""
 
     name: str
     times: dict[str, Timing]
@@ -121,7 +121,7 @@ def measure_all(options: argparse.Namespace, console: Console) -> dict:
 
 def measure(name: str, options: argparse.Namespace, console: Console) -> Measured:
     torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
-    torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is failed
+    torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is refused
     begun: dict[str, Candidate] = {}
     failed: dict[str, str] = {}
     with ExitStack() as workers:
@@ -130,7 +130,7 @@ def measure(name: str, options: argparse.Namespace, console: Console) -> Measure
                 try:
                     begun[way] = begin()
                 except Exception as error:  # noqa: BLE001  # a way that fails must not end a run of an hour
-                    failed[way] = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+                    failed[way] = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
                     console.print(f"[red]{name}: {way}: {escape(failed[way])}[/]")
         calls = calls_a_round(begun[EAGER])
         timers = {way: candidate.seconds for way, candidate in begun.items()}
