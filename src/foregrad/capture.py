@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -15,20 +15,25 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from foregrad.errors import CaptureError
+from foregrad.naming import argument_names, bind_arguments, give_names
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.attributes import Attributes
-from foregrad.record.beside import PLAIN_OR_CONTAINER, Beside, Change, attributes_of
-from foregrad.record.declared import Container, Declared, Slot, declare, leaves_in
+from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
+from foregrad.record.declared import Container, Declared, declare, leaves_in
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
-from foregrad.runtime.locate import Location, Variable, locate, variables
-from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_flatten_with_path
+from foregrad.record.scaler import scaled_steps
+from foregrad.runtime.locate import AsHolder, Location, Variable, locate, variables
+from foregrad.substrate import FakeTensor, no_dispatch_modes
 from foregrad.words.spec import Spec
+
+#: While a step is recorded, functions of Python's take its numbers.
+_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +49,18 @@ class Captured:
     declared: Declared
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
 
+    def release(self) -> None:
+        """Let go of every real tensor and of all state."""
+        self.stage.recording.inputs.release()
+        self.stage.recording.recorder.values.mirror = None
+        self.declared.release()
+
     @property
     def creates_state(self) -> bool:
         """Whether the next call finds more in declared state than this one did."""
         stores = self.program.calling.stored
-        slots = [store.slot for store in stores if isinstance(store.slot.holder, Container)]
-        return any(slot.key not in slot.holder.items for slot in slots)
+        slots = [s.slot for s in stores if isinstance(s.slot.holder, Container) and s.value is not None]
+        return any(slot.holder.items.get(slot.key) is None for slot in slots)
 
     @property
     def numbers(self) -> tuple[Expression, ...]:
@@ -66,7 +77,7 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
     their parameters get their paths as names.
     """
     captured = capture_call(target, args, kwargs, state=state)
-    captured.stage.recording.inputs.release()
+    captured.release()
     if captured.program.calling.backward_error is not None:
         raise captured.program.calling.backward_error
     captured.program.verify()
@@ -80,11 +91,13 @@ def capture_call(
     *,
     state: tuple[Any, ...] = (),
     call: Callable[..., Any] | None = None,
-    is_step: bool = False,
+    python: str | None = None,
 ) -> Captured:
-    """Capture one call. `call` runs a module in a way of its own; the real tensors are still held."""
-    with _no_garbage_collection(), no_dispatch_modes():
-        return _capture_call(target, args, kwargs, state, call, is_step)
+    """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
+    the call is a step, and whether what it changes in Python is refused.
+    """
+    with _no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
+        return _capture_call(target, args, kwargs, state, call, python)
 
 
 @contextmanager
@@ -99,11 +112,13 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any, is_step: bool) -> Captured:
+def _capture_call(
+    target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any, python: str | None
+) -> Captured:
     function, body = _function_of(target)
     recording = Recording({}, definition(body))
-    arguments = _bind(body, args, kwargs)
-    recording.inputs.names = _argument_names(arguments)
+    arguments = bind_arguments(body, args, kwargs)
+    recording.inputs.names = argument_names(arguments)
     modules = recording.modules
     reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     names = {id(variable.value): variable.name for variable in reach}
@@ -116,16 +131,25 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
         if isinstance(variable.value, torch.nn.Module):
             modules.add_names(variable.name, variable.value)
     kept, declared = Attributes(recording), declare(recording, state, names)
-    beside = Beside(_holders(recording, state, reach, names) if is_step else ())
+    beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
         declared.lift()
-        with beside.watch() if is_step else nullcontext():
+        with nullcontext() if python is None else beside.watch(), scaled_steps(state):
             recording.forward(call or function, args, kwargs)
+    except BaseException:
+        beside.undo()
+        raise
     finally:
         stored = kept.restore() + declared.restore()
     recording.numbers.is_closed = True
     changes = tuple(beside.changes(recording.recorder.knows))
-    reach = tuple(variables(body)) if is_step else reach  # what it changes there is said, and no reason to capture anew
+    if changes and python == "error":
+        beside.undo()
+        what = "the step does in Python what its program would not repeat:\n" + "\n".join(map(str, changes))
+        raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
+    reach = (
+        reach if python is None else tuple(variables(body))
+    )  # what it changes there is said, and no reason to capture anew
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
     _refuse_growth(recording)
@@ -134,7 +158,7 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    _give_names(recording, places, declared)
+    give_names(recording, places, declared)
     found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
     locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
@@ -143,17 +167,17 @@ def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], c
 
 def _holders(
     recording: Recording, state: tuple[Any, ...], reach: tuple[Variable, ...], names: dict[int, str]
-) -> Iterator[tuple[str, Any]]:
-    """Everything in which a step may change something of Python's: modules, objects, variables."""
+) -> Iterator[Holder]:
+    """Everything in which a step may change something of Python's: modules, optimizers, variables."""
     for path, top in recording.modules.tops.values():
         for name, module in top.named_modules(prefix=path):
-            yield name or names.get(id(module), type(module).__name__), attributes_of(module)
+            yield AttributesOf(name or names.get(id(module), type(module).__name__), module)
     for one in state:
         if isinstance(one, torch.optim.Optimizer):
-            yield names.get(id(one), type(one).__name__), attributes_of(one)
+            yield AttributesOf(names.get(id(one), type(one).__name__), one)
     for variable in reach:
         if isinstance(variable.value, PLAIN_OR_CONTAINER):
-            yield "", lambda v=variable: {v.name: v.read()}
+            yield AsHolder(variable)
 
 
 def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
@@ -326,66 +350,3 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
                 # The base is an input too: what arrives at its view has been counted there.
                 lifted.edge.node.register_prehook(lambda grads: tuple(None for _ in grads))
     return inputs, slots
-
-
-# -- names --------------------------------------------------------------------------------------------------
-
-
-def _give_names(recording: Recording, places: dict[int, Location], declared: Declared) -> None:
-    """A role and a name for every input."""
-    arguments = recording.inputs.names
-    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
-    for lifted in recording.inputs.all:
-        place = places.get(id(lifted.real))
-        if id(lifted.real) in arguments:
-            lifted.role, lifted.name = "input", arguments[id(lifted.real)]
-        elif place is not None:
-            lifted.role, lifted.name = place.role, place.name
-        elif lifted.ghost in owners:
-            lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
-        elif id(lifted.real) in declared.tensors:
-            lifted.role, lifted.name = "state", _state_name(declared.tensors[id(lifted.real)], places)
-        elif lifted.is_hidden:
-            lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
-        else:
-            lifted.role, lifted.name = "closure", f"tensor_{lifted.alias.object}"
-
-
-def _state_name(slot: Slot, places: dict[int, Location]) -> str:
-    """`optimizer.state.fc.weight.exp_avg`: parameters that are keys go by their own names."""
-    holder, key = slot.holder, slot.key
-    if isinstance(key, torch.Tensor):
-        key = places[id(key)].name if id(key) in places else "tensor"
-    return f"{_state_name(holder.slot, places)}.{key}" if isinstance(holder, Container) else slot.name
-
-
-def _argument_names(arguments: dict[str, Any]) -> dict[int, str]:
-    names: dict[int, str] = {}
-    for prefix, value in arguments.items():
-        leaves, _ = tree_flatten_with_path(value)
-        for path, leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
-    return names
-
-
-def _bind(body: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by the names of the function's parameters."""
-    try:
-        parameters = list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    if parameters and parameters[0].name == "self":
-        parameters = parameters[1:]
-    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    bound = {p.name: a for p, a in zip(plain, args, strict=False)}
-    for place, value in enumerate(args[len(plain) :]):
-        bound[f"args.{place}"] = value
-    return {**bound, **kwargs}
-
-
-def _step(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return f".{getattr(key, attribute)}"
-    return f".{key}"

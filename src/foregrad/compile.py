@@ -156,5 +156,5 @@ def make_capture(
         GuardWriter(assumptions, source).write()
         compiled = CompiledStage(captured.stage, program, way)
         CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-    inputs.release()
+    captured.release()
     return Capture(reason, program, source.load("call"), str(source), description, compiled, timings)

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose
@@ -15,7 +16,7 @@ from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
 from foregrad.errors import CaptureError
-from foregrad.record.origins import definition
+from foregrad.record.scaler import CreatesState
 from foregrad.runtime.halves import Pass, Way
 
 #: After as many captures a step probably depends on a number that changes at each call.
@@ -66,10 +67,11 @@ def _check(one: Any) -> None:
             "LBFGS evaluates the loss as often as its value says, which no fixed program can do.\nLeave its step "
             "outside, and compile the function that gives the loss with fg.compile."
         )
-    kinds = (torch.nn.Module, torch.optim.Optimizer, torch.optim.lr_scheduler.LRScheduler, torch.Tensor)
+    kinds = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
     if not isinstance(one, kinds):
         raise TypeError(
-            f"fg.step takes modules, optimizers, schedulers and tensors as state, not a {type(one).__name__}"
+            "fg.step takes modules, tensors, optimizers, schedulers and GradScalers as state, not a "
+            f"{type(one).__name__}"
         )
 
 
@@ -82,8 +84,14 @@ class Step(Compiled):
         self._python = python
         self._named: set[str] = set()  # what it does in Python that was spoken of
 
+    def _capture(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return super()._capture(args, kwargs)
+        except CreatesState:
+            return self._target(*args, **kwargs)
+
     def _record(self, args: Any, kwargs: Any) -> Captured:
-        captured = capture_call(self._target, args, kwargs, state=self.state, is_step=True)
+        captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python)
         if len(self.captures) == _MANY_CAPTURES:
             reason = (
                 f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
@@ -93,14 +101,12 @@ class Step(Compiled):
         if new and self._python != "allow":
             self._named.update(change.name for change in new)
             what = f"{self.name} does in Python what its program does not repeat:\n" + "\n".join(map(str, new))
-            if self._python == "error":
-                raise CaptureError(f"{what}\n{definition(self._target)}\nDo it outside the step.")
             warnings.warn(f'{what}\nDo it outside the step, or say fg.step(..., python="allow").', stacklevel=5)
         return captured
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
-        if captured.creates_state:
+        if captured.creates_state and way is self.way:
             made = super()._make(captured, replace(way, backend=compile_graph), *rest)
             return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
         return super()._make(captured, way, *rest)

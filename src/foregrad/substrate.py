@@ -91,6 +91,7 @@ __all__ = [
     "num_function_modes",
     "ops_are_transformed",
     "quiet_torch",
+    "replace_scaled_step",
     "reset_versions",
     "run_engine",
     "saved_by",
@@ -261,6 +262,17 @@ def checkpoint_region() -> tuple[Any, Any]:
                 return generator.gi_frame.f_locals.get("fwd_cpu_state"), None
         frame = frame.f_back  # type: ignore[assignment]
     return None, None
+
+
+@contextmanager
+def replace_scaled_step(step: Any) -> Iterator[None]:
+    """Let GradScalers call this where they would step an optimizer or not."""
+    before = torch.amp.GradScaler._maybe_opt_step
+    torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler._maybe_opt_step = before  # type: ignore[method-assign]
 
 
 _quiet = threading.local()

@@ -7,12 +7,13 @@ and at the variables that the step reaches, before and after.
 from __future__ import annotations
 
 import builtins
+import copy
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -23,6 +24,7 @@ from foregrad.record.trace import Origin
 
 #: Flags that torch keeps in optimizers for itself: setting them once is enough.
 _TORCHS_OWN = {"_opt_called", "_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured"}
+_ELSEWHERE = {*_TORCHS_OWN, "param_groups", "state", "defaults"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 PLAIN_OR_CONTAINER = (*_PLAIN, list, set, dict, tuple)
 _DEPTH = 3
@@ -39,34 +41,55 @@ class Change:
         return f"  {self.name} {self.what}"
 
 
+class Holder(Protocol):
+    """Something whose entries a step may change: the attributes of an object, or one variable."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self) -> dict[str, Any]: ...
+
+    def put(self, key: str, value: Any) -> None: ...
+
+
 class Beside:
     """Objects as they were, by the names of their attributes and variables."""
 
-    def __init__(self, holders: Iterable[tuple[str, Callable[[], dict[str, Any]]]]) -> None:
+    def __init__(self, holders: Iterable[Holder]) -> None:
         self._holders = list(holders)
-        self._before = [{k: _frozen(v) for k, v in read().items()} for _, read in self._holders]
-        self._originals = [dict(read()) for _, read in self._holders]  # containers stay alive, so that ids do
+        self._before = [{k: _frozen(v) for k, v in holder.read().items()} for holder in self._holders]
+        self._originals = [{k: (v, copy.copy(v)) for k, v in holder.read().items()} for holder in self._holders]
         self.calls: list[Change] = []
 
     def changes(self, is_recorded: Callable[[torch.Tensor], bool]) -> list[Change]:
         """What is not as it was; a recorded tensor in a list is refused."""
         found = list(self.calls)
-        for (name, read), before in zip(self._holders, self._before, strict=True):
-            now = read()
-            for key in [*before, *(k for k in now if k not in before)]:
+        for holder, before in zip(self._holders, self._before, strict=True):
+            now = holder.read()
+            for key in dict.fromkeys([*before, *now]):
                 after = _frozen(now[key]) if key in now else None
-                if key in before and key in now and before[key] == after:
+                if key in before and before[key] == after:
                     continue
-                path = f"{name}.{key}" if name else key
-                for tensor in _tensors(now.get(key)):
-                    if is_recorded(tensor):
-                        raise CaptureError(
-                            f"the step puts a tensor into {path}, and a program cannot do that at each call.\n"
-                            "Return the tensor, and put it there outside."
-                        )
-                was, is_now = (_text(before[key]) if key in before else "absent"), _text(after)
-                found.append(Change(path, f"was {was}, is {is_now if key in now else 'absent'}"))
+                path = f"{holder.name}.{key}" if holder.name else key
+                if any(map(is_recorded, _tensors(now.get(key)))):
+                    self.undo()
+                    raise CaptureError(
+                        f"the step puts a tensor into {path}, and a program cannot do that at each call.\nReturn the "
+                        "tensor, and put it there outside."
+                    )
+                found.append(Change(path, f"was {_text(before.get(key))}, is {_text(after)}"))
         return list(dict.fromkeys(found))
+
+    def undo(self) -> None:
+        """Put everything back as it was."""
+        for holder, originals in zip(self._holders, self._originals, strict=True):
+            for key, (value, contents) in originals.items():
+                if isinstance(value, list):
+                    value[:] = contents
+                elif isinstance(value, (dict, set)):
+                    value.clear()
+                    value.update(contents)
+                holder.put(key, value)
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -93,19 +116,23 @@ class Beside:
             builtins.print, logging.Logger.handle = show, handle  # type: ignore[method-assign]
 
 
-def attributes_of(holder: Any) -> Callable[[], dict[str, Any]]:
+@dataclass(frozen=True)
+class AttributesOf:
     """Plain values and containers among the attributes of an object; tensors and modules are looked after elsewhere."""
 
-    def read() -> dict[str, Any]:
+    name: str
+    owner: Any
+
+    def read(self) -> dict[str, Any]:
         return {
             key: value
-            for key, value in vars(holder).items()
-            if key not in _TORCHS_OWN and isinstance(value, PLAIN_OR_CONTAINER)
+            for key, value in vars(self.owner).items()
+            if key not in _ELSEWHERE and isinstance(value, PLAIN_OR_CONTAINER)
             if not (key.startswith("_") and isinstance(value, dict))
-            and key not in ("param_groups", "state", "defaults")
         }
 
-    return read
+    def put(self, key: str, value: Any) -> None:
+        vars(self.owner)[key] = value
 
 
 def _frozen(value: Any, depth: int = _DEPTH) -> Any:

@@ -32,9 +32,9 @@ class Slot:
     name: str
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Container:
-    """A dict, list or tuple of declared state, as it was on entry."""
+    """A dict, list or tuple of declared state, as it was on entry; empty once the capture is finished."""
 
     index: int
     slot: Slot
@@ -107,11 +107,11 @@ class Declared:
                 container.value[key] = symbol
 
     def read(self, tensor: torch.Tensor, name: str) -> Any:
-        """The number in a small tensor on entry. Tensors that hold the same one are taken to go on doing so."""
+        """The number in a small tensor on entry. Tensors of one name that hold the same one are taken to go on so."""
         value = tensor.item()
         if not is_number(value):
             return None
-        key = (tensor.dtype, repr(value))
+        key = (tensor.dtype, name, repr(value))
         found = self._by_value.get(key)
         if found is None:
             found = self._by_value[key] = self.numbers.read(tensor.dtype, value, name)
@@ -123,7 +123,9 @@ class Declared:
     def restore(self) -> list[Store]:
         """Put everything back; says what the function had put there."""
         try:
-            return [store for container in self.containers for store in _changes(container)]
+            return [
+                store for container in self.containers if self._is_held(container) for store in self._changes(container)
+            ]
         finally:
             for container in self.containers:
                 if isinstance(container.value, dict):
@@ -131,6 +133,37 @@ class Declared:
                     container.value.update(container.items)
                 elif type(container.value) is list:
                     container.value[:] = container.items.values()
+
+    def release(self) -> None:
+        """Let go of all state: from now on each call brings its own."""
+        for container in self.containers:
+            container.value, container.items, container.lifted = None, {}, {}
+        self.tensors, self.reads = {}, {}
+
+    def _is_held(self, container: Container) -> bool:
+        """Whether a container is still where it was; what is in one that was replaced is of no interest."""
+        holder, key = container.slot.holder, container.slot.key
+        if not isinstance(holder, Container):
+            return getattr(holder, key) is container.value
+        if type(container.value) is tuple or type(holder.value) is tuple:
+            return self._is_held(holder)
+        return (_items(holder.value) or {}).get(key) is container.value and self._is_held(holder)
+
+    def _changes(self, container: Container) -> Iterator[Store]:
+        now = _items(container.value) or {}
+        gone = [key for key in container.items if key not in now]
+        if gone or (type(container.value) is list and len(now) != len(container.items)):
+            what = f"removes {container.slot_of(gone[0]).name}" if gone else f"makes {container.slot.name} longer"
+            raise CaptureError(f"the step {what}; a program cannot do that at each call.\nDo it outside the step.")
+        for key, value in now.items() if type(container.value) is not tuple else ():
+            before = container.items.get(key, _NOTHING)
+            if value is not container.lifted.get(key, before) and not self._are_empty(value, before):
+                yield Store(container.slot_of(key), _stored(value))
+
+    def _are_empty(self, value: Any, before: Any) -> bool:
+        """Whether one empty container has replaced another."""
+        was_empty = any(c.value is before and not c.items for c in self.containers)
+        return was_empty and type(value) is type(before) and not value
 
 
 def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str]) -> Declared:
@@ -155,23 +188,6 @@ def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str])
     if state:
         recorder.values.mirror = Mirror(recorder.ops, recorder.constants, recording.numbers, read)
     return declared
-
-
-def _changes(container: Container) -> Iterator[Store]:
-    now = _items(container.value) or {}
-    gone = [key for key in container.items if key not in now]
-    if gone or (type(container.value) is list and len(now) != len(container.items)):
-        what = f"removes {container.slot_of(gone[0]).name}" if gone else f"makes {container.slot.name} longer"
-        raise CaptureError(f"the step {what}; a program cannot do that at each call.\nDo it outside the step.")
-    for key, value in now.items() if type(container.value) is not tuple else ():
-        before = container.items.get(key, _NOTHING)
-        if value is not container.lifted.get(key, before) and not _are_empty(value, before):
-            yield Store(container.slot_of(key), _stored(value))
-
-
-def _are_empty(value: Any, before: Any) -> bool:
-    """Whether one empty container has replaced another."""
-    return type(value) is type(before) and _items(value) == {} == _items(before)
 
 
 def _stored(value: Any) -> Any:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -256,28 +255,19 @@ Int: Any = type("Int", (torch.SymInt,), {**_METHODS, "__index__": _told(operator
 
 # -- functions of Python that take numbers ------------------------------------------------------------------
 
-_lock = threading.Lock()
-_num_users = 0
 _MATH = {name: f for name, f in vars(math).items() if callable(f) and not name.startswith("_")}
 
 
 @contextmanager
 def numbers_in_math() -> Iterator[None]:
     """Let the functions of `math` take numbers; for all others they do what they always do."""
-    global _num_users
-    with _lock:
-        _num_users += 1
-        if _num_users == 1:
-            for name, function in _MATH.items():
-                setattr(math, name, _over_numbers(function))
+    for name, function in _MATH.items():
+        setattr(math, name, _over_numbers(function))
     try:
         yield
     finally:
-        with _lock:
-            _num_users -= 1
-            if _num_users == 0:
-                for name, function in _MATH.items():
-                    setattr(math, name, function)
+        for name, function in _MATH.items():
+            setattr(math, name, function)
 
 
 def _over_numbers(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,13 +68,16 @@ def whole(half: fx.GraphModule) -> Regions:
 
 
 def apart(half: fx.GraphModule, is_apart: Callable[[fx.Node], bool]) -> Regions:
-    """The graph with some ops in regions of their own, and what lies between them."""
+    """The graph with some ops in regions of their own, each with the writes that follow it, and what lies between."""
     steps = Steps(half.graph)
     cuts = {0, len(steps)}
     for place, step in enumerate(steps.steps):
-        cuts |= {place, place + 1} if any(map(is_apart, step)) else set()
-    ordered = sorted(cuts)
-    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(ordered)])
+        if any(map(is_apart, step)):
+            stop = place + 1
+            while stop < len(steps) and steps.steps[stop][0].target is torch.ops.aten.copy_.default:
+                stop += 1
+            cuts |= {place, stop}
+    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(sorted(cuts))])
 
 
 def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:

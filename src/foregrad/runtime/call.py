@@ -80,7 +80,8 @@ class CallWriter:
 
     def write(self, source: Source, *, grad_enabled: bool) -> None:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
-        self._drop_grads(source)
+        if self.compiled.donation is not None:
+            self._drop_grads(source)
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
         emit_version_shifts(source, self.effects, inputs=True)
         if self.sources:

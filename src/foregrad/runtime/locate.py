@@ -48,14 +48,26 @@ class Variable:
         owner = source.name("owner", self.owner)
         return f"{owner}.cell_contents" if self.key is None else f"{owner}.get({self.key!r})"
 
-    def read(self) -> Any:
-        return self.owner.cell_contents if self.key is None else self.owner.get(self.key)
-
     def assign(self, value: Any) -> None:
         if self.key is None:
             self.owner.cell_contents = value
         else:
             self.owner[self.key] = value
+
+
+@dataclass(frozen=True)
+class AsHolder:
+    """A variable as something with one entry."""
+
+    variable: Variable
+    name: str = ""
+
+    def read(self) -> dict[str, Any]:
+        one = self.variable
+        return {one.name: one.owner.cell_contents if one.key is None else one.owner.get(one.key)}
+
+    def put(self, key: str, value: Any) -> None:
+        self.variable.assign(value)
 
 
 def locate(
