@@ -15,8 +15,10 @@ import importlib
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 
 import torch
@@ -48,12 +50,14 @@ class Run:
 
 def main() -> None:
     options = arguments()
-    torch.set_num_threads(options.threads)
-    torch._inductor.config.fallback_random = True
     console = Console(width=150)
     rows = []
     for example in options.only:
-        rows += describe(example, [train(example, way, options, console) for way in ways(options)])
+        runs = []
+        for way in ways(options):
+            with console.status(f"{example}: {way}"):
+                runs.append(in_new_process(train, example, way, options))
+        rows += describe(example, runs)
     console.print(table(rows))
     if options.markdown:
         page = options.markdown
@@ -131,19 +135,23 @@ def rewrite(optimizer: torch.optim.Adam) -> None:
     optimizer.zero_grad, optimizer.step = zero_grad, step
 
 
-def train(example: str, way: str, options: argparse.Namespace, console: Console) -> Run:
+def in_new_process(function: Callable[..., Run], *args: object) -> Run:
+    """What torch.compile keeps of one way, even after a reset, can make it refuse another."""
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+        return pool.submit(function, *args).result()
+
+
+def train(example: str, way: str, options: argparse.Namespace) -> Run:
     """From the first weights, on the first batches, so that every way has the same ones."""
-    torch.compiler.reset()  # what one way left behind is not the next one's
-    counters.clear()
-    torch._dynamo.config.trace_autograd_ops = False
+    torch.set_num_threads(options.threads)
+    torch._inductor.config.fallback_random = True
     build = importlib.import_module(example).build
-    with console.status(f"{example}: {way}"):
-        try:
-            training = build(ways(options)[way])
-            curve = tuple(losses(training, options.steps))
-        except (fg.ForegradError, RuntimeError, AssertionError) as error:
-            return Run(way, breaks=num_breaks(), refusal=reason_of(error))
-        eager, this = milliseconds([build(plain), training], options.rounds)
+    try:
+        training = build(ways(options)[way])
+        curve = tuple(losses(training, options.steps))
+    except (fg.ForegradError, RuntimeError, AssertionError) as error:
+        return Run(way, breaks=num_breaks(), refusal=reason_of(error))
+    eager, this = milliseconds([build(plain), training], options.rounds)
     return Run(way, curve, this, eager / this, num_breaks())
 
 
