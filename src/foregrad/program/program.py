@@ -90,11 +90,12 @@ class Program:
         return replace(self, graph=graph)
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
-        """The program after each pass in turn, checked after each."""
+        """The program after each pass in turn, checked after each that changed it."""
         program = self
         for one in passes:
-            program = one(program)
-            program.verify()
+            before, program = program, one(program)
+            if program is not before:
+                program.verify()
         return program
 
     def verify(self) -> None:
