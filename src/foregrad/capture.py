@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import functools
 import gc
-import inspect
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -15,16 +15,25 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from foregrad.errors import CaptureError
+from foregrad.naming import argument_names, bind_arguments, give_names
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
+from foregrad.record.attributes import Attributes
+from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
+from foregrad.record.declared import Container, Declared, declare, leaves_in
 from foregrad.record.inputs import Lifted
+from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
-from foregrad.runtime.locate import Location, Variable, locate, variables
-from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_flatten_with_path
+from foregrad.record.scaler import scaled_steps
+from foregrad.runtime.locate import AsHolder, Location, Variable, locate, variables
+from foregrad.substrate import FakeTensor, no_dispatch_modes
 from foregrad.words.spec import Spec
+
+#: While a step is recorded, functions of Python's take its numbers.
+_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +46,28 @@ class Captured:
     modules: tuple[torch.nn.Module, ...]
     variables: tuple[Variable, ...]
     arguments: dict[str, Any]  # by name
+    declared: Declared
+    changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
+
+    def release(self) -> None:
+        """Let go of every real tensor and of all state."""
+        self.stage.recording.inputs.release()
+        self.stage.recording.recorder.values.mirror = None
+        self.declared.release()
+
+    @property
+    def creates_state(self) -> bool:
+        """Whether the next call finds more in declared state than this one did."""
+        stores = self.program.calling.stored
+        slots = [s.slot for s in stores if isinstance(s.slot.holder, Container) and s.value is not None]
+        return any(slot.holder.items.get(slot.key) is None for slot in slots)
+
+    @property
+    def numbers(self) -> tuple[Expression, ...]:
+        """Numbers that the program takes, or that the call stores or returns."""
+        calling = self.program.calling
+        kept = leaves_in([[store.value for store in calling.stored], list(calling.results)])
+        return tuple(v for v in (*calling.inputs, *kept) if isinstance(v, Expression))
 
 
 def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any) -> Program:
@@ -46,7 +77,7 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
     their parameters get their paths as names.
     """
     captured = capture_call(target, args, kwargs, state=state)
-    captured.stage.recording.inputs.release()
+    captured.release()
     if captured.program.calling.backward_error is not None:
         raise captured.program.calling.backward_error
     captured.program.verify()
@@ -54,11 +85,19 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
 
 
 def capture_call(
-    target: Any, args: Any, kwargs: Any, *, state: tuple[Any, ...] = (), call: Callable[..., Any] | None = None
+    target: Any,
+    args: Any,
+    kwargs: Any,
+    *,
+    state: tuple[Any, ...] = (),
+    call: Callable[..., Any] | None = None,
+    python: str | None = None,
 ) -> Captured:
-    """Capture one call. `call` runs a module in a way of its own; the real tensors are still held."""
-    with _no_garbage_collection(), no_dispatch_modes():
-        return _capture_call(target, args, kwargs, state, call)
+    """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
+    the call is a step, and whether what it changes in Python is refused.
+    """
+    with _no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
+        return _capture_call(target, args, kwargs, state, call, python)
 
 
 @contextmanager
@@ -73,39 +112,72 @@ def _no_garbage_collection() -> Iterator[None]:
             gc.enable()
 
 
-def _capture_call(target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any) -> Captured:
+def _capture_call(
+    target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any, python: str | None
+) -> Captured:
     function, body = _function_of(target)
     recording = Recording({}, definition(body))
-    arguments = _bind(body, args, kwargs)
-    recording.inputs.names = _argument_names(arguments)
+    arguments = bind_arguments(body, args, kwargs)
+    recording.inputs.names = argument_names(arguments)
     modules = recording.modules
-    for module in (target, *state):
-        if isinstance(module, torch.nn.Module):
-            modules.add_names("", module)
+    reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
+    names = {id(variable.value): variable.name for variable in reach}
+    tops = [module for module in (target, *state) if isinstance(module, torch.nn.Module)]
+    for module in tops:
+        modules.add_names("" if len(tops) == 1 else names.get(id(module), type(module).__name__), module)
     if isinstance(target, torch.nn.Module):
         modules.called[id(target)] = target
-    reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     for variable in reach:
         if isinstance(variable.value, torch.nn.Module):
             modules.add_names(variable.name, variable.value)
-    kept = _Attributes(recording)
+    kept, declared = Attributes(recording), declare(recording, state, names)
+    beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
-        recording.forward(call or function, args, kwargs)
+        declared.lift()
+        with nullcontext() if python is None else beside.watch(), scaled_steps(state):
+            recording.forward(call or function, args, kwargs)
+    except BaseException:
+        beside.undo()
+        raise
     finally:
-        stored = kept.restore()
+        stored = kept.restore() + declared.restore()
+    recording.numbers.is_closed = True
+    changes = tuple(beside.changes(recording.recorder.knows))
+    if changes and python == "error":
+        beside.undo()
+        what = "the step does in Python what its program would not repeat:\n" + "\n".join(map(str, changes))
+        raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
+    reach = (
+        reach if python is None else tuple(variables(body))
+    )  # what it changes there is said, and no reason to capture anew
     _refuse_kept(recording, body, reach)
     _refuse_attributes(recording)
     _refuse_growth(recording)
-    kept_outside = [tensor for _, _, tensor in stored]
+    kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    _give_names(recording, places)
+    give_names(recording, places, declared)
     found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
     locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
     program = build(stage, _name(target))
-    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments)
+    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared, changes)
+
+
+def _holders(
+    recording: Recording, state: tuple[Any, ...], reach: tuple[Variable, ...], names: dict[int, str]
+) -> Iterator[Holder]:
+    """Everything in which a step may change something of Python's: modules, optimizers, variables."""
+    for path, top in recording.modules.tops.values():
+        for name, module in top.named_modules(prefix=path):
+            yield AttributesOf(name or names.get(id(module), type(module).__name__), module)
+    for one in state:
+        if isinstance(one, torch.optim.Optimizer):
+            yield AttributesOf(names.get(id(one), type(one).__name__), one)
+    for variable in reach:
+        if isinstance(variable.value, PLAIN_OR_CONTAINER):
+            yield AsHolder(variable)
 
 
 def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
@@ -278,96 +350,3 @@ def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
                 # The base is an input too: what arrives at its view has been counted there.
                 lifted.edge.node.register_prehook(lambda grads: tuple(None for _ in grads))
     return inputs, slots
-
-
-# -- attributes ---------------------------------------------------------------------------------------------
-
-
-class _Attributes:
-    """Attributes of modules as they were: what the function stores in them is an effect, to be repeated."""
-
-    def __init__(self, recording: Recording) -> None:
-        self.recording = recording
-        self.before: dict[int, tuple[torch.nn.Module, dict[str, dict[str, Any]]]] = {}
-        for _, top in list(recording.modules.tops.values()):
-            for module in top.modules():
-                self._snapshot(module)
-        recording.modules.on_enter = self._snapshot
-
-    def _snapshot(self, module: torch.nn.Module) -> None:
-        if id(module) not in self.before:
-            tables = {"__dict__": dict(module.__dict__)}
-            tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers")}
-            self.before[id(module)] = (module, tables)
-
-    def restore(self) -> list[tuple[torch.nn.Module, str, torch.Tensor]]:
-        """Put recorded tensors out of the modules again; says which attributes held them."""
-        stored = []
-        self.recording.modules.on_enter = None
-        for module, tables in self.before.values():
-            for table, before in tables.items():
-                holder = getattr(module, table)
-                for key, value in list(holder.items()):
-                    if isinstance(value, torch.Tensor) and value is not before.get(key) and self._is_ours(value):
-                        stored.append((module, key, value))
-                        if key in before:
-                            holder[key] = before[key]
-                        else:
-                            del holder[key]
-        return stored
-
-    def _is_ours(self, value: torch.Tensor) -> bool:
-        return self.recording.recorder.knows(value)
-
-
-# -- names --------------------------------------------------------------------------------------------------
-
-
-def _give_names(recording: Recording, places: dict[int, Location]) -> None:
-    """A role and a name for every input."""
-    arguments = recording.inputs.names
-    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
-    for lifted in recording.inputs.all:
-        place = places.get(id(lifted.real))
-        if id(lifted.real) in arguments:
-            lifted.role, lifted.name = "input", arguments[id(lifted.real)]
-        elif place is not None:
-            lifted.role, lifted.name = place.role, place.name
-        elif lifted.ghost in owners:
-            lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
-        elif lifted.is_hidden:
-            lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
-        else:
-            lifted.role, lifted.name = "closure", f"tensor_{lifted.alias.object}"
-
-
-def _argument_names(arguments: dict[str, Any]) -> dict[int, str]:
-    names: dict[int, str] = {}
-    for prefix, value in arguments.items():
-        leaves, _ = tree_flatten_with_path(value)
-        for path, leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
-                names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
-    return names
-
-
-def _bind(body: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by the names of the function's parameters."""
-    try:
-        parameters = list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    if parameters and parameters[0].name == "self":
-        parameters = parameters[1:]
-    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    bound = {p.name: a for p, a in zip(plain, args, strict=False)}
-    for place, value in enumerate(args[len(plain) :]):
-        bound[f"args.{place}"] = value
-    return {**bound, **kwargs}
-
-
-def _step(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return f".{getattr(key, attribute)}"
-    return f".{key}"

@@ -90,7 +90,10 @@ class Compiled:
                 program = captured.program.apply(way.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures])
-            return make_capture(captured, program, args, kwargs, description, reason, way, timings)
+            return self._make(captured, way, program, args, kwargs, description, reason, timings)
+
+    def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
+        return make_capture(captured, way, *rest)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self._target, args, kwargs)
@@ -126,12 +129,12 @@ class Compiled:
 
 def make_capture(
     captured: Captured,
+    way: Way,
     program: Program,
     args: Any,
     kwargs: Any,
     description: dict[str, str],
     reason: str,
-    way: Way,
     timings: Timings,
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
@@ -147,6 +150,9 @@ def make_capture(
         offset_sensitive=calling.offset_sensitive,
         grads=captured.stage.recording.grads.assumed(),
         unhooked=frozenset(captured.stage.recording.grads.accumulated),
+        unread=frozenset(calling.replaced_grads.values()),
+        declared=captured.declared,
+        numbers=captured.numbers,
     )
     source = Source()
     source.namespace["MISS"] = MISS
@@ -154,5 +160,5 @@ def make_capture(
         GuardWriter(assumptions, source).write()
         compiled = CompiledStage(captured.stage, program, way)
         CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-    inputs.release()
+    captured.release()
     return Capture(reason, program, source.load("call"), str(source), description, compiled, timings)

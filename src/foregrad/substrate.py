@@ -57,6 +57,7 @@ from torch.utils._pytree import (
 __all__ = [
     "BELOW_AUTOGRAD",
     "FUNCTION_HOMES",
+    "FUSED_OPTIMIZERS",
     "BackwardCFunction",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -90,6 +91,7 @@ __all__ = [
     "num_function_modes",
     "ops_are_transformed",
     "quiet_torch",
+    "replace_scaled_step",
     "reset_versions",
     "run_engine",
     "saved_by",
@@ -116,6 +118,12 @@ FUNCTION_HOMES: tuple[Any, ...] = (
     torch._C._fft,  # type: ignore[attr-defined]
     torch.Tensor,
 )
+
+#: Functions that do the whole step of an optimizer, and their ops.
+FUSED_OPTIMIZERS: dict[Any, Any] = {
+    getattr(torch, name): getattr(torch.ops.aten, name)
+    for name in ("_fused_sgd_", "_fused_adam_", "_fused_adamw_", "_fused_adagrad_")
+}
 
 neg_view = torch._neg_view
 
@@ -254,6 +262,17 @@ def checkpoint_region() -> tuple[Any, Any]:
                 return generator.gi_frame.f_locals.get("fwd_cpu_state"), None
         frame = frame.f_back  # type: ignore[assignment]
     return None, None
+
+
+@contextmanager
+def replace_scaled_step(step: Any) -> Iterator[None]:
+    """Let GradScalers call this where they would step an optimizer or not."""
+    before = torch.amp.GradScaler._maybe_opt_step
+    torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.amp.GradScaler._maybe_opt_step = before  # type: ignore[method-assign]
 
 
 _quiet = threading.local()

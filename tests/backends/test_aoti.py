@@ -15,8 +15,9 @@ from torch import nn
 from torch.nn import functional as F
 
 import foregrad as fg
-from foregrad.backends import aoti, toolchain
-from foregrad.backends.aoti import AOTI, Library
+from foregrad.backends import aoti, library, toolchain
+from foregrad.backends.aoti import AOTI
+from foregrad.backends.library import Library
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
@@ -103,17 +104,17 @@ def test_outputs_of_every_kind(odd_compiled):
 
 def test_a_library_lies_in_the_cache_with_what_belongs_to_it(odd_compiled):
     _, runners = odd_compiled
-    library = runners[0].library
-    assert library.is_file()
-    assert library.is_relative_to(toolchain.cache_folder())
-    assert {file.name for file in library.parent.iterdir()} == {"graph.so", "graph.json", "digests.json"}
+    file = runners[0].library
+    assert file.is_file()
+    assert file.is_relative_to(toolchain.cache_folder())
+    assert {beside.name for beside in file.parent.iterdir()} == {"graph.so", "graph.json", "digests.json"}
 
 
 def test_what_cannot_be_a_library_is_run_by_inductor_with_one_warning(monkeypatch):
     def fail(*args, **kwargs):
         raise NotImplementedError("no such kernel")
 
-    monkeypatch.setattr(aoti, "library_key", fail)
+    monkeypatch.setattr(library, "library_key", fail)
     aoti._warn_refused.cache_clear()
     x = torch.randn(3)
     with warnings.catch_warnings(record=True) as seen:

@@ -14,6 +14,7 @@ PUBLIC = [
     "capture",
     "compile",
     "explain",
+    "step",
 ]
 
 

@@ -9,25 +9,16 @@ from __future__ import annotations
 import warnings
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any
 
-import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.builds import stopped_by_interrupts
-from foregrad.backends.eager import compile_graph as eager
 from foregrad.backends.guarded import Guarded, can_compile, with_memory
 from foregrad.backends.inductor import Inductor, first_line, one_at_a_time
-from foregrad.backends.lower import Lowered
-from foregrad.backends.store import Store
-from foregrad.backends.toolchain import digest, prepare
-from foregrad.substrate_inductor import compile_library, library_key, library_runner
+from foregrad.backends.library import library
+from foregrad.backends.numbers import with_tensors
 from foregrad.words.progress import part
-
-#: The number counts the ways in which we have built libraries: one of an older way is not found.
-_FOLDER = "libraries-1"
 
 
 @dataclass(frozen=True)
@@ -39,62 +30,17 @@ class AOTI:
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
         graph = with_memory(graph)
         if not can_compile(graph):
-            return eager(graph, name)
+            return Inductor(rng=self.rng)(graph, name)
         inductor = Inductor(rng=self.rng)
         try:
             with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, inductor.settings(graph):
                 with part("lower"):
                     lowered = inductor.lowered(graph)
-                return Guarded(_library(lowered, is_backward=name == "backward"), graph, name)
+                made = library(lowered, is_backward=name == "backward")
+                return Guarded(with_tensors(graph, made), graph, name)
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
             _warn_refused(first_line(error))
             return inductor(graph, name)
-
-
-def _library(lowered: Lowered, **kind: Any) -> Library:
-    """The library of a graph: one that was built before, or a new one."""
-    places = _return_each_once(lowered.graph.graph)
-    with part("ask the toolchain"):
-        toolchain = prepare()
-    with part("look for a library"):
-        key = digest(library_key(lowered.graph, lowered.inputs, **kind))
-
-    def build(folder: Path) -> dict[str, Path]:
-        with part("generate and build code"):
-            interface = toolchain.interface()
-            made = Path(compile_library(lowered.graph, lowered.inputs, str(folder), f"graph_{key}", interface, **kind))
-        by_suffix = {suffix: made.with_suffix(suffix) for suffix in (".so", ".json")}  # and the ops called by name
-        return {f"graph{suffix}": file for suffix, file in by_suffix.items() if file.exists()}
-
-    folder = Store(toolchain.folder / _FOLDER).get(key, build)
-    return Library(folder / "graph.so", places, lowered.constants)
-
-
-class Library:
-    """A loaded library: takes the graph's inputs and returns its outputs."""
-
-    def __init__(self, library: Path, places: tuple[int | None, ...], constants: tuple[torch.Tensor, ...]) -> None:
-        self.library = library
-        self._run = library_runner(str(library))
-        self._places = places
-        self._constants = constants
-
-    def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        given = [*inputs, *self._constants]
-        values = self._run(given)
-        values += given
-        return tuple([None if place is None else values[place] for place in self._places])
-
-
-def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:
-    """Let a graph return each of its own values once; where its results then are: among these, or the inputs after."""
-    output = graph.output_node()
-    results: Any = output.args[0]
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    own = [n for n in dict.fromkeys(results) if isinstance(n, fx.Node) and n.op != "placeholder"]
-    output.args = (tuple(own),)
-    positions = {node: place for place, node in enumerate([*own, *inputs])}
-    return tuple(None if r is None else positions[r] for r in results)
 
 
 @cache

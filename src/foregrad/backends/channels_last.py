@@ -52,7 +52,9 @@ def channels_last(program: Program) -> Program:
     return program.with_graph(lazy_graph_module(constants, _Layouts().rewritten(program.graph.graph), "Graph"))
 
 
-def _is_image(spec: Spec) -> bool:
+def _is_image(spec: Any) -> bool:
+    if not isinstance(spec, Spec):
+        return False
     return len(spec.shape) == 4 and spec.is_contiguous and spec.dtype.is_floating_point and spec.device.type == "cpu"
 
 
@@ -86,7 +88,7 @@ class _Layouts:
         if node.target in _CONVOLUTIONS and _is_image(node.args[0].meta["spec"]):  # type: ignore[union-attr]
             images = [node.args[i] for i in _CONVOLUTIONS[node.target]]
         elif _takes_both(node) and any(self._has_moved(read) for read in node.all_input_nodes):
-            images = [read for read in node.all_input_nodes if len(read.meta["spec"].shape) == 4]
+            images = [read for read in node.all_input_nodes if _is_image(read.meta.get("spec"))]
         else:
             return self.graph.node_copy(node, self._as_recorded)
         made = self.graph.node_copy(node, lambda read: self._moved(read, node) if read in images else self.copies[read])

@@ -42,6 +42,11 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
     return Inductor(rng=rng, regions=regions) if name == "inductor" else AOTI(rng=rng)
 
 
+def can_write(backend: Backend) -> bool:
+    """Whether a backend takes graphs that write to their inputs."""
+    return backend is compile_graph or isinstance(backend, (Inductor, AOTI))
+
+
 @cache
 def _warn_no_compiler() -> None:
     warnings.warn(

@@ -21,15 +21,17 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.in_place import in_place
 from foregrad.program.clean import is_random
 from foregrad.substrate import BELOW_AUTOGRAD, FUNCTION_HOMES, OpOverload, TorchDispatchMode, exclude_keys
+from foregrad.words.spec import NumberSpec
 
 _numbers = count()
 
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that runs its ops one by one."""
-    source, namespace = graph_source(module, name)
+    source, namespace = graph_source(in_place(module), name)
     return load_source(source, namespace, name)
 
 
@@ -147,6 +149,8 @@ def _pattern(node: fx.Node) -> Any:
     def shape(value: Any) -> Any:
         if isinstance(value, fx.Node):
             spec = value.meta.get("spec")
+            if isinstance(spec, NumberSpec):
+                return "plain", float if spec.dtype == torch.float64 else int, None
             return None if spec is None else ("tensor", len(spec.shape), spec.dtype)
         if isinstance(value, (list, tuple)):
             return tuple(shape(v) for v in value)

@@ -14,6 +14,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.eager import ASKS_GRAD_MODE, compile_graph
+from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.regions.regions import Regions
@@ -33,7 +34,7 @@ def can_compile(graph: fx.GraphModule) -> bool:
     """Whether a compiler of loops is right for a graph: not where places in memory, complex numbers or the grad mode
     matter, and not if it only makes views."""
     nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
-    return any(not is_view(n) for n in nodes) and not any(_is_opaque(n) for n in graph.graph.nodes)
+    return any(not is_view(n) for n in nodes) and not any(is_opaque(n) for n in graph.graph.nodes)
 
 
 def with_memory(module: fx.GraphModule) -> fx.GraphModule:
@@ -50,12 +51,14 @@ def with_memory(module: fx.GraphModule) -> fx.GraphModule:
     return lazy_graph_module(constants, graph, "Graph")
 
 
-def _is_opaque(node: fx.Node) -> bool:
+def is_opaque(node: fx.Node) -> bool:
+    """Whether no loop can stand for an op."""
     spec = node.meta.get("spec")
     return (
         node.target in _BY_THEMSELVES
         or node.target in ASKS_GRAD_MODE
         or isinstance(node.target, Pure)
+        or (takes_numbers(node) and not can_be_in_tensors(node))
         or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
     )
 
@@ -69,7 +72,7 @@ class Guarded:
         self._graph, self._name = graph, name
         self._fresh = _fresh_results(graph)
         placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
-        self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(_is_opaque(u) for u in n.users)]
+        self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
         self._is_given_by_hooks = name == "backward"
 
     @property
@@ -98,8 +101,12 @@ class Guarded:
 def fitting(run: Runner, graph: fx.GraphModule) -> Runner:
     """Ops one by one among compiled code, which relies on the layouts that shape functions tell of their results."""
     results: Any = graph.graph.output_node().args[0]
-    specs = [r.meta["spec"] if isinstance(r, fx.Node) else None for r in results]
-    return lambda *inputs: tuple(v if s is None else _fit(v, s) for v, s in zip(run(*inputs), specs, strict=True))
+    specs = [r.meta.get("spec") if isinstance(r, fx.Node) else None for r in results]
+
+    def fit(value: Any, spec: Any) -> Any:
+        return _fit(value, spec) if isinstance(spec, Spec) else value
+
+    return lambda *inputs: tuple(map(fit, run(*inputs), specs))
 
 
 def _fit(value: torch.Tensor, spec: Spec) -> torch.Tensor:

@@ -19,13 +19,15 @@ from torch import fx
 from foregrad.backends.backend import Runner
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, can_compile, fitting, with_memory
+from foregrad.backends.guarded import Guarded, can_compile, fitting, is_opaque, with_memory
 from foregrad.backends.kernels import build_kernels
+from foregrad.backends.library import library
 from foregrad.backends.lower import Lowered, lower
+from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.program.clean import is_random
-from foregrad.regions.regions import find_regions, whole
+from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (
     built_later,
@@ -57,33 +59,50 @@ class Inductor:
         graph = with_memory(graph)
         with part(f"find regions of {name}"):
             found = find_regions(graph) if self.regions == "auto" else whole(graph)
-        num = len(found.distinct)
-        names = [f"{name}, region {place + 1} of {num}" if num > 1 else name for place in range(num)]
-        with stopped_by_interrupts():
-            begun = [self._start(r.graph, n, name) for r, n in zip(found.distinct, names, strict=True)]
+        finish = self._start_all(found, name)
 
-        def finish() -> Runner:
+        def finished() -> Runner:
             with part(f"build {name}"), stopped_by_interrupts():
-                built = [end() for end in begun]
-            return Guarded(stitch(found, built, name, boxed=True), graph, name, found)
+                return Guarded(with_tensors(graph, finish()), graph, name, found)
 
-        return finish
+        return finished
 
-    def _start(self, graph: fx.GraphModule, title: str, half: str) -> Callable[[], Boxed]:
-        """Begin a region; op by op where a compiler cannot do it, or fails."""
+    def _start_all(self, found: Regions, half: str, **options: bool) -> Callable[[], Runner]:
+        """Begin every region; what is returned finishes them."""
+        num = len(found.distinct)
+        titles = [f"{half}, region {place + 1} of {num}" if num > 1 else half for place in range(num)]
+        with stopped_by_interrupts():
+            begun = [self._start(r, title, half, **options) for r, title in zip(found.distinct, titles, strict=True)]
+        return lambda: stitch(found, [finish() for finish in begun], half, boxed=True)
 
-        def op_by_op(error: Exception | None = None) -> Boxed:
-            if error is not None:
-                what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
-                warnings.warn(what, stacklevel=3)
-            run = fitting(run_op_by_op(graph, half), graph)
+    def _start_around(self, graph: fx.GraphModule, half: str) -> Callable[[], Boxed]:
+        """Ops that no loop can stand for run by themselves, such as a fused optimizer, and what is around them is
+        compiled."""
+        found = apart(graph, is_opaque)
+        if not any(can_compile(region.graph) for region in found.distinct):
+            return lambda: _one_by_one(graph, half)
+        finish = self._start_all(found, half, is_apart=True)
+
+        def finished() -> Boxed:
+            run = finish()
             return lambda inputs: run(*inputs)
 
+        return finished
+
+    def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Boxed]:
+        """Begin a region; op by op where a compiler cannot do it, or fails."""
+        graph = region.graph
         if not can_compile(graph):
-            return op_by_op
+            return (lambda: _one_by_one(graph, half)) if is_apart else self._start_around(graph, half)
+
+        def op_by_op(error: Exception) -> Boxed:
+            what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
+            warnings.warn(what, stacklevel=3)
+            return _one_by_one(graph, half)
+
         try:
             with part(f"compile {title}"), one_at_a_time, self.settings(graph):
-                boxed, waits = self._generate(graph, is_backward=half == "backward")
+                boxed, waits = self._generate(graph, as_library=_is_light(region), is_backward=half == "backward")
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
             failed = op_by_op(error)
             return lambda: failed
@@ -98,11 +117,18 @@ class Inductor:
 
         return finish
 
-    def _generate(self, graph: fx.GraphModule, *, is_backward: bool) -> tuple[Boxed, list[Callable[[], None]]]:
+    def _generate(
+        self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool
+    ) -> tuple[Boxed, list[Callable[[], None]]]:
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
+        if as_library:
+            try:
+                return library(lowered, is_backward=is_backward).boxed, []
+            except Exception:  # noqa: BLE001  what cannot be a library is called from Python
+                lowered = self.lowered(graph)
         with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
@@ -127,6 +153,17 @@ class Inductor:
                 yield
 
 
+#: Bytes of a value that a loop goes over in about the time that Python takes to call it.
+_LIGHT_BYTES = 1 << 16
+
+
+def _is_light(region: Region) -> bool:
+    """Whether what takes time in a region is to call its kernels, rather than to run them."""
+    nodes = region.graph.graph.nodes
+    sizes = [s.num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
+    return (region.label == WHOLE or region.count > 1) and sum(sizes) <= _LIGHT_BYTES * len(sizes)
+
+
 def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
     if generator is not None:
         raise NotImplementedError("Inductor draws from no generator of the user's")
@@ -136,6 +173,11 @@ def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator
 def _tensor_places(lowered: Lowered) -> list[int]:
     results: Any = lowered.graph.graph.output_node().args[0]
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
+
+
+def _one_by_one(graph: fx.GraphModule, name: str) -> Boxed:
+    run = with_numbers(graph, fitting(run_op_by_op(graph, name), graph))
+    return lambda inputs: run(*inputs)
 
 
 def first_line(error: Exception) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.numbers import in_tensors, takes_numbers
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode, trace_decomposed
 from foregrad.words.spec import Spec
@@ -43,10 +44,16 @@ def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]])
 
 
 def _check_pure(graph: fx.Graph) -> None:
-    """A compiler may move a write before a read: leave a graph in which a decomposition writes to someone else."""
+    """A compiler may move a write before a read: leave a graph in which a decomposition writes to someone else. The new
+    contents of an input are another matter, which compilers know."""
     for node in graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable:
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable and not _writes_input(node):
             raise NotImplementedError(f"{node.target} writes to its argument")
+
+
+def _writes_input(node: fx.Node) -> bool:
+    target = node.args[0] if node.args else None
+    return node.target is torch.ops.aten.copy_.default and isinstance(target, fx.Node) and target.op == "placeholder"
 
 
 def _empty(spec: Spec) -> torch.Tensor:
@@ -54,7 +61,7 @@ def _empty(spec: Spec) -> torch.Tensor:
 
 
 def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
-    """The same graph with its constants as inputs, after all others."""
+    """The same graph with its constants as inputs, after all others, and its numbers as tensors."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
     constants: list[torch.Tensor] = []
@@ -65,6 +72,10 @@ def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch
             copies[node].meta = {"spec": Spec.of(constants[-1])}
         else:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
+            if node.target is torch.ops.aten._local_scalar_dense.default:
+                copies[node].target = torch.ops.aten.clone.default  # a number of data stays a tensor
+            elif takes_numbers(node):
+                copies[node].target = in_tensors(node)
     return lazy_graph_module({}, graph, "Graph"), tuple(constants)
 
 

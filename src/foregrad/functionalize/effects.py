@@ -47,6 +47,14 @@ class Copy:
 
 
 @dataclass(frozen=True, slots=True)
+class Bump:
+    """Count a write to objects, in place of which the program has written their new values."""
+
+    target: int
+    targets: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Attach:
     """Give an object, which looks at an input's memory, the history of a value of the program."""
 
@@ -86,7 +94,7 @@ class RequireGrad:
     flag: bool
 
 
-Step = Replay | Copy | Attach | Reshape | Wrap | Hook | RequireGrad
+Step = Replay | Copy | Bump | Attach | Reshape | Wrap | Hook | RequireGrad
 
 
 @dataclass(frozen=True)

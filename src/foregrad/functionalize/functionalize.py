@@ -7,7 +7,7 @@ the whole storage, and later reads of any alias are re-made from the newest valu
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from foregrad.functionalize.variants import Pure, made_by, variant_for
 from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
+from foregrad.record.items import ItemOf
+from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
-from foregrad.words.spec import Spec
+from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
 
@@ -60,6 +62,7 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
+        self.number: Callable[[Expression], fx.Node]  # the input that brings a number
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -353,6 +356,10 @@ class Functionalizer:
             if self.phase:
                 self.reads.append((node, value.object))
             return node
+        if isinstance(value, Expression):
+            return self.number(value)
+        if isinstance(value, ItemOf):
+            return self.emit(aten._local_scalar_dense.default, (self.read(value.alias),), NumberSpec.of(1.0))
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from foregrad.record.ghosts import GhostTable, Made, kind_of
+from foregrad.functionalize.stand_ins import look_of, stand_ins
+from foregrad.record.ghosts import GhostTable, Made, kind_of, written_places
 from foregrad.record.trace import Alias, Op
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec
@@ -32,7 +33,7 @@ class Pure:
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         args_list, kwargs = list(args), dict(kwargs)
         written: list[Any] = []
-        for place in kind_of(self.op).writes:
+        for place in written_places(self.op, args, kwargs):
             holder: Any = kwargs if isinstance(place, str) else args_list
             if isinstance(place, int) and place >= len(args_list):
                 continue
@@ -161,30 +162,10 @@ def _shape_of(func: OpOverload) -> list[tuple[str, str]]:
 def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.device | None) -> Spec:
     """What the pure form of a writing op returns for an argument that the op writes."""
     variant = variant_for(op)
-    key, ghosts = ("pure", func, *_key(op.args), *_key(op.kwargs)), variant.filled(_ghosts(op.args))
-    kwargs = {k: _ghosts(v) for k, v in op.kwargs.items() if k not in variant.dropped}
+    key, ghosts = ("pure", func, *look_of(op.args), *look_of(op.kwargs)), variant.filled(stand_ins(op.args))
+    kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
     result = table.outcome(key, func, ghosts, kwargs, device).result
     made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
     if not isinstance(made, Made):
         return alias.spec
     return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
-
-
-def _key(value: Any) -> list[Any]:
-    if isinstance(value, Alias):
-        return [value.meta]
-    if isinstance(value, (list, tuple)):
-        return [len(value), *(k for v in value for k in _key(v))]
-    if isinstance(value, dict):
-        return [k for name, v in value.items() for k in (name, *_key(v))]
-    if isinstance(value, torch.Generator):
-        return [object()]
-    return [type(value), value]
-
-
-def _ghosts(value: Any) -> Any:
-    if isinstance(value, Alias):
-        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
-    if isinstance(value, (list, tuple)):
-        return [_ghosts(v) for v in value]
-    return value

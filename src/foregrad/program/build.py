@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.functionalize.counters import Counters
-from foregrad.functionalize.effects import Attach, Copy, Ref, siblings
+from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
 from foregrad.program.checks import Checks
-from foregrad.program.clean import clean, is_view
+from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
+from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
+from foregrad.record.items import ItemOf
+from foregrad.record.numbers import Expression
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results
 from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
-from foregrad.words.spec import Spec
+from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
+_LONGEST_NAME = 60
 
 
 @dataclass(frozen=True)
@@ -45,7 +49,7 @@ class Stage:
     survey: Survey | None = None  # of what lies between the two
     phase: int = 0
     earlier: Backward | None = None
-    stored: tuple[tuple[Any, str, torch.Tensor], ...] = ()
+    stored: tuple[Store, ...] = ()  # what the function puts into modules and declared state
     grads: tuple[tuple[torch.Tensor, torch.Tensor | None], ...] = ()  # which tensors get which .grad
 
     @property
@@ -62,13 +66,14 @@ class _Builder:
     outputs: list[Output] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
     given_out: set[fx.Node] = field(default_factory=set)
-    lifted: list[Lifted | None] = field(default_factory=list)
+    lifted: list[Lifted | Expression | None] = field(default_factory=list)
     objects: list[int | None] = field(default_factory=list)
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     last_input: fx.Node | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
+    numbers: dict[Expression, fx.Node] = field(default_factory=dict)
 
     def build(self, name: str) -> Program:
         stage, recording = self.stage, self.stage.recording
@@ -76,6 +81,7 @@ class _Builder:
         ops = last.ops if last else tuple(recording.recorder.ops[: recording.num_forward])
         self.effects = plan_effects(recording, stage.results)
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
+        self.functional.number = self._number
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
         self._add_inputs()
         self._add_constants()
@@ -93,7 +99,7 @@ class _Builder:
     # -- in ---------------------------------------------------------------------------------------------
 
     def _add_inputs(self) -> None:
-        order = {"param": 0, "buffer": 1, "closure": 2}
+        order = {"param": 0, "buffer": 1, "state": 2, "closure": 2}
         for lifted in sorted(self.stage.recording.inputs.all, key=lambda lifted: order.get(lifted.role, 3)):
             is_group_written = lifted.alias.storage in self.forward_writes
             if lifted.base is not None and is_group_written:
@@ -102,7 +108,17 @@ class _Builder:
                 continue  # its views are inputs of their own
             self._input(lifted.role, lifted.name, lifted.spec, lifted.alias, lifted)
 
-    def _input(self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | None) -> fx.Node:
+    def _number(self, expression: Expression) -> fx.Node:
+        """The input that brings a number."""
+        if expression not in self.numbers:
+            spec = NumberSpec.of(expression.value)
+            assert isinstance(spec, NumberSpec)
+            self.numbers[expression] = self._input("number", _short(expression.text), spec, None, expression)
+        return self.numbers[expression]
+
+    def _input(
+        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | None
+    ) -> fx.Node:
         graph = self.functional.graph
         with graph.inserting_after(self.last_input) if self.last_input is not None else graph.inserting_before():
             node = self.last_input = graph.placeholder(self._unique(identifier(name)))
@@ -256,6 +272,7 @@ class _Builder:
     def _finish(self) -> fx.GraphModule:
         graph = self.functional.graph
         graph.output(tuple(self.nodes))
+        take_over(graph)
         clean(graph)
         graph.lint()
         return lazy_graph_module(self.constants, graph, "Program")
@@ -263,15 +280,20 @@ class _Builder:
     def _calling(self, live: list[int], checks: Checks) -> Calling:
         recording, effects = self.stage.recording, self.effects
         recorder = recording.recorder
-        results = tuple(Ref(recorder.alias(o).object) if isinstance(o, torch.Tensor) else o for o in recording.outputs)
+        results = tuple(
+            ItemOf(recorder.alias(o)) if place in recording.items else _refer(o, recorder)
+            for place, o in enumerate(recording.outputs)
+        )
         moved = self.functional.offset_sensitive
         sensitive = {number for number, lifted in effects.inputs.items() if lifted.alias.storage in moved}
         homes = {node.name: home for node, home in self.homes.items()}
+        old_grads = replaced_grads(recording, effects, self._unread())
         sensitive |= {
             n for n, a in homes.values() if n in effects.inputs and a.geometry != effects.inputs[n].alias.geometry
         }
         return Calling(
             homes=homes,
+            replaced_grads=old_grads,
             inputs=tuple(self.lifted),
             outputs=tuple(self.objects),
             gradients=self.stage.inputs,
@@ -289,17 +311,23 @@ class _Builder:
             ),
             retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
             checks=checks,
-            stored=tuple((module, attribute, recorder.alias(t).object) for module, attribute, t in self.stage.stored),
+            stored=tuple(replace(s, value=_refer(s.value, recorder)) for s in self.stage.stored),
         )
+
+    def _unread(self) -> set[int]:
+        """Objects that are inputs which the graph neither reads nor gives out."""
+        nodes = [n for n in self.functional.graph.nodes if n.op == "placeholder"]
+        idle = [given for node, given in zip(nodes, self.lifted, strict=True) if not node.users]
+        return {given.alias.object for given in idle if isinstance(given, Lifted)}
 
     def _checks(self) -> Checks:
         stage, effects = self.stage, self.effects
         counters = Counters(stage.recording, stage.results.renames)
-        seen = [lifted.alias.object for lifted in self.lifted if lifted is not None]
+        seen = [lifted.alias.object for lifted in self.lifted if isinstance(lifted, Lifted)]
         seen += [number for number in (*effects.returned, *effects.early) if number not in seen]
         readers: dict[str, set[int]] = {}
         for node, number in self.functional.reads:
-            readers.setdefault(_memory_of(node).name, set()).add(counters.of(number))
+            readers.setdefault(memory_of(node).name, set()).add(counters.of(number))
         return Checks(
             holders={effects.counters[number]: number for number in reversed(seen)},
             counters=effects.counters,
@@ -318,14 +346,33 @@ def build(stage: Stage, name: str) -> Program:
 
 def _is_given(node: fx.Node) -> bool:
     """Whether a value lies in memory that was there before the program ran."""
-    return _memory_of(node).op in ("placeholder", "get_attr")
+    return memory_of(node).op in ("placeholder", "get_attr")
 
 
-def _memory_of(node: fx.Node) -> fx.Node:
-    """The value that a view, or a view of a view, looks at."""
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node
+def replaced_grads(recording: Recording, effects: Effects, unread: set[int]) -> dict[int, int]:
+    """Inputs whose .grad is replaced and read by nobody, and the object that it is on entry."""
+    alias = recording.recorder.alias
+    seen = {alias(t).object for t in recording.results} | {step.target for step in effects.steps}
+    found: dict[int, int] = {}
+    for lifted, grad in recording.grads.assumed():
+        if grad is None or lifted.ghost.grad is grad.ghost or grad.alias.object not in unread - seen:
+            continue
+        if grad.base is None and not grad.is_argument and not grad.is_hidden:
+            found[lifted.alias.object] = grad.alias.object
+    return found if len(set(found.values())) == len(found) else {}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."
+
+
+def _refer(value: Any, recorder: Any) -> Any:
+    """A value to store with `Ref`s for its tensors."""
+    if isinstance(value, torch.Tensor):
+        return Ref(recorder.alias(value).object) if recorder.knows(value) else value
+    if isinstance(value, dict):
+        return {k: _refer(v, recorder) for k, v in value.items()}
+    return type(value)(_refer(v, recorder) for v in value) if type(value) in (list, tuple) else value
 
 
 def identifier(name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch import fx
@@ -20,6 +21,49 @@ def clean(graph: fx.Graph) -> None:
     for node in reversed(graph.nodes):
         if not node.users and node.op in ("call_function", "get_attr") and not has_effect(node):
             graph.erase_node(node)
+
+
+def take_over(graph: fx.Graph) -> None:
+    """Let a gradient that nobody else sees be the .grad itself, as the engine does, and not a copy of it."""
+    results: Any = graph.output_node().args[0]
+    given_out = {memory_of(r) for r in results if isinstance(r, fx.Node)}
+    for node in list(graph.nodes):
+        if node.target is not aten.copy.default or not isinstance(node.args[1], fx.Node):
+            continue
+        empty, value = node.args
+        root = memory_of(value)
+        is_empty = isinstance(empty, fx.Node) and empty.target is aten.new_empty_strided.default
+        is_alike = value.meta.get("spec") == node.meta.get("spec") and root.op == "call_function"
+        if is_empty and is_alike and root not in given_out and _fills(value, root) and _is_read_by(root, empty, node):
+            if node in given_out:
+                given_out.add(root)
+            node.replace_all_uses_with(value)
+            graph.erase_node(node)
+
+
+def _is_read_by(root: fx.Node, *readers: Any) -> bool:
+    """Whether nothing else reads a value, itself or through views: what backward keeps must not become a .grad."""
+    stack = [root]
+    while stack:
+        for user in stack.pop().users:
+            if is_view(user):
+                stack.append(user)
+            elif user not in readers:
+                return False
+    return True
+
+
+def _fills(value: fx.Node, root: fx.Node) -> bool:
+    """Whether a view shows all of the memory that it lies in."""
+    spec, whole = value.meta["spec"], root.meta.get("spec")
+    return whole is not None and spec.is_dense and spec.num_bytes == whole.num_bytes
+
+
+def memory_of(node: fx.Node) -> fx.Node:
+    """The value that a view, or a view of a view, looks at."""
+    while is_view(node):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def has_effect(node: fx.Node) -> bool:

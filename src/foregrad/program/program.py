@@ -15,7 +15,9 @@ from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import verify
+from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
+from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
 from foregrad.substrate import TreeSpec
 from foregrad.words.signature import Signature
@@ -25,7 +27,7 @@ from foregrad.words.signature import Signature
 class Calling:
     """How the values of a program hang together with the tensors of a call; not part of the listing."""
 
-    inputs: tuple[Lifted | None, ...]  # for each input of the graph; None for tangents and kept values
+    inputs: tuple[Lifted | Expression | None, ...]  # for each input of the graph; None for tangents and kept values
     outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
     gradients: tuple[Lifted, ...]  # inputs for which there is an output of role "grad", in that order
     tangents: tuple[int, ...]  # objects that the tangents belong to, in order
@@ -38,8 +40,9 @@ class Calling:
     backward_error: Exception | None
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
     checks: Checks
-    stored: tuple[tuple[Any, str, int], ...]  # attributes to set: module, name, object
+    stored: tuple[Store, ...]  # what to put into modules and declared state; `Ref`s for tensors
     grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
+    replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 

@@ -18,6 +18,7 @@ import torch
 
 from foregrad.record.devices import META, Device
 from foregrad.substrate import (
+    FUSED_OPTIMIZERS,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
@@ -89,6 +90,9 @@ _METADATA_OPS = {
 }
 
 
+#: Fused optimizers write to the gradients, their second argument, only if they are told to scale them.
+_SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() for overload in ("default", "tensor_lr")}
+
 #: What torch says when even a fake tensor needs a device for which this build of torch has nothing at all.
 _ABSENT = "PyTorch is not linked with support for"
 
@@ -113,12 +117,21 @@ def kind_of(func: OpOverload) -> Kind:
 
 def written(func: OpOverload, args: Any, kwargs: Any) -> list[Any]:
     """The arguments that an op writes, out of recorded or real ones."""
-    hidden = HIDDEN_WRITES.get(func)
     found: list[Any] = []
-    for place in hidden(args) if hidden is not None else kind_of(func).writes:
+    for place in written_places(func, args, kwargs):
         value = kwargs.get(place) if isinstance(place, str) else (args[place] if place < len(args) else None)
         found.extend(value if isinstance(value, (list, tuple)) else [value])
     return found
+
+
+def written_places(func: OpOverload, args: Any, kwargs: Any) -> tuple[int | str, ...]:
+    """Which arguments a call writes: position, or name for keyword-only ones."""
+    hidden = HIDDEN_WRITES.get(func)
+    if hidden is not None:
+        return tuple(hidden(args))
+    if func in _SCALE_GRADIENTS and kwargs.get("grad_scale") is None:
+        return tuple(place for place in kind_of(func).writes if place != 1)
+    return kind_of(func).writes
 
 
 class GhostTable:

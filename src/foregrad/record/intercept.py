@@ -18,11 +18,14 @@ from torch.utils.hooks import RemovableHandle
 from foregrad.errors import CaptureError
 from foregrad.record.devices import ASKS
 from foregrad.record.frames import user_frame
+from foregrad.record.ghosts import written
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.items import Item, ItemNode
+from foregrad.record.numbers import Float, Int
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
-from foregrad.substrate import is_functorch_wrapped_tensor, no_dispatch_modes
+from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes
 
 Tensor = torch.Tensor
 
@@ -59,6 +62,8 @@ class Intercept(TorchFunctionMode):
             if elsewhere.is_autocast:
                 refuse(f"uses autocast on {elsewhere.true.type}", "Cast with .to(dtype), or leave this part outside.")
             func, args, kwargs = elsewhere.inward(func, args, kwargs)
+        if kwargs and self._recorder.values.mirror is not None:
+            kwargs = {k: self._as_number(v) if k in ("alpha", "value") else v for k, v in kwargs.items()}
         special = _SPECIAL.get(func)
         if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
             return special(self, func, args, kwargs)
@@ -149,14 +154,43 @@ class Intercept(TorchFunctionMode):
         """With a tensor of indices torch reads them past the dispatcher; known ones are given as numbers."""
         for place, where in enumerate(args[1:2], 1):
             if isinstance(where, Tensor):
-                args = (*args[:place], self._recorder.read_value(where).tolist(), *args[place + 1 :])
+                args = (*args[:place], self._recorder.values.of(where).tolist(), *args[place + 1 :])
         for name in ("tensor_indices_or_sections", "indices"):
             if isinstance(kwargs.get(name), Tensor):
-                kwargs = {**kwargs, name: self._recorder.read_value(kwargs[name]).tolist()}
+                kwargs = {**kwargs, name: self._recorder.values.of(kwargs[name]).tolist()}
         return func(*args, **kwargs)
+
+    def item(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The value of a small tensor of declared state is a number that each call reads; in a step that of any other
+        is a number of the program."""
+        values = self._recorder.values
+        number = values.number(args[0])
+        if number is not None:
+            return number
+        is_data = values.mirror is not None and args[0].is_floating_point() and values.known(args[0]) is None
+        return Item(ItemNode(args[0].detach().reshape(()).double(), values.of)) if is_data else func(*args)
+
+    def _as_number(self, value: Any) -> Any:
+        """A small tensor that torch would read to have a number."""
+        number = self._recorder.values.number(value) if isinstance(value, Tensor) and value.dim() == 0 else None
+        return value if number is None else number
+
+    def fused(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Torch takes no symbols for the numbers of a fused optimizer; the recorder does."""
+        if not any(isinstance(v, (Float, Int)) for v in kwargs.values()):
+            return func(*args, **kwargs)
+        overloads = FUSED_OPTIMIZERS[func]
+        op = overloads.tensor_lr if isinstance(kwargs["lr"], Tensor) else overloads.default
+        with no_dispatch_modes():
+            self._recorder.dispatch(op, args, kwargs)
+            torch.autograd.graph.increment_version(written(op, args, kwargs))
+        return None
 
     def from_data(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Numbers become a tensor on the CPU, which is then moved: on meta torch would forget them."""
+        if isinstance(args[-1], (Float, Int)) and func is not Tensor.new_tensor:
+            wanted = None if isinstance(args[-1], Float) else torch.int64
+            return torch.scalar_tensor(args[-1], **{"dtype": wanted, **kwargs})
         options = {**kwargs}
         wanted = options.pop("device", args[0].device if func is Tensor.new_tensor else None)
         if wanted is None or torch.device(wanted).type == "cpu" or isinstance(args[-1], Tensor):
@@ -177,17 +211,17 @@ class Intercept(TorchFunctionMode):
 
     def check_in_program(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Functions of torch that look at data only to refuse bad values: the program does that at each call."""
-        self._recorder.assumed = _CHECKS[func]
+        self._recorder.values.assumed = _CHECKS[func]
         try:
             return func(*args, **kwargs)
         finally:
-            self._recorder.assumed = {}
+            self._recorder.values.assumed = {}
 
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
         name = getattr(func, "__name__", str(func)).strip("_")
         tensor = args[0]
         if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
-            return func(self._recorder.read_value(tensor), *args[1:], **kwargs)
+            return func(self._recorder.values.of(tensor), *args[1:], **kwargs)
         return refuse(
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
@@ -217,6 +251,8 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.requires_grad_: Intercept.require_grad,
     Tensor.detach_: Intercept.detach_in_place,
     **dict.fromkeys((torch.tensor, torch.as_tensor, Tensor.new_tensor), Intercept.from_data),
+    Tensor.item: Intercept.item,
+    **dict.fromkeys(FUSED_OPTIMIZERS, Intercept.fused),
     Tensor.register_hook: Intercept.register_hook,
     Tensor.retain_grad: Intercept.retain_grad,
     Tensor.tensor_split: Intercept.tensor_split,

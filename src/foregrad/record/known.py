@@ -9,6 +9,8 @@ import torch
 
 from foregrad.record.devices import Device
 from foregrad.record.ghosts import Made, Outcome, outcome_with
+from foregrad.record.items import ItemOf
+from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.substrate import OpOverload, no_dispatch_modes
 
@@ -137,6 +139,8 @@ class _Evaluation:
         """Arguments with every alias replaced by its value; None if one has none."""
         if isinstance(value, Alias):
             return self.value(value)
+        if isinstance(value, (Expression, ItemOf)):
+            return None
         if isinstance(value, torch.device):
             return torch.device("cpu")
         if isinstance(value, dict):

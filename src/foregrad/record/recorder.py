@@ -12,16 +12,18 @@ from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
+from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
     GIVES_SIZE_ON,
     SHAPE_DEPENDS_ON_DATA,
     SIZE_UNKNOWN,
-    known_value,
     largest_outcome,
     outcome_by_value,
 )
+from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
+from foregrad.record.values import Values
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -29,7 +31,6 @@ from foregrad.substrate import (
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
-    no_dispatch_modes,
     no_function_modes,
     num_function_modes,
     version_of,
@@ -40,7 +41,7 @@ _tables = threading.local()
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
-_SKIPPED = {torch.ops.prim.device.default}
+_SKIPPED = {"prim", "profiler"}  # namespaces of ops that compute nothing
 _SETS = {getattr(aten.set_, overload) for overload in aten.set_.overloads()}
 
 #: Ops whose results are views though their schema says otherwise, and those that do the same and say so.
@@ -69,7 +70,7 @@ class Recorder(TorchDispatchMode):
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()
         self.unsized: set[Storage] = set()  # tensors whose size depends on data, and is a bound here
-        self.assumed: dict[OpOverload, bool] = {}  # what checks of torch's own are taken to find
+        self.values = Values(self)
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
         self.module = ""
@@ -149,18 +150,18 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if num_function_modes():
             with no_function_modes():
-                return self._dispatch(func, args, kwargs or {})
-        return self._dispatch(func, args, kwargs or {})
+                return self.dispatch(func, args, kwargs or {})
+        return self.dispatch(func, args, kwargs or {})
 
-    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
-        if func in _SKIPPED:
-            return func(*args, **kwargs)
+    def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not isinstance(func, OpOverload):
             raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
+        if func.namespace in _SKIPPED:
+            return func(*args, **kwargs)
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:
-            return self._read(func, args)
+            return self.values.read(func, args)
         func = _SAYS_NO_VIEW.get(func, func)
         kind = kind_of(func)
         given: list[torch.Tensor] = []
@@ -168,6 +169,8 @@ class Recorder(TorchDispatchMode):
         op_args = tuple([self._encode(a, key, given) for a in args])
         op_kwargs = {k: self._encode(v, key, given) for k, v in kwargs.items()} if kwargs else kwargs
         key.extend(kwargs)
+        if self.values.numbers_used:
+            args, kwargs = self.values.without_numbers((args, kwargs))
         if kind.is_view and given:  # not one of a Python number
             return self._view(func, args, kwargs, op_args, op_kwargs)
         if kind.changes_metadata:
@@ -195,6 +198,15 @@ class Recorder(TorchDispatchMode):
         if kind is torch.device:
             key.append(self.device.shown(value))
             return key[-1]
+        if item_of(value) is not None:
+            self.values.numbers_used = True
+            key.append(float)
+            return ItemOf(self.alias(value.node.tensor))
+        if expression_of(value) is not None:
+            return self._encode(self.values.use(value.node, key[0]), key, given)
+        if kind is Expression:
+            key.append(type(value.value))
+            return value
         key.append(object())  # an argument of another type, such as a generator: never the same twice
         return value
 
@@ -252,7 +264,7 @@ class Recorder(TorchDispatchMode):
         try:
             return self.table.outcome(key, func, args, kwargs, self.device.true)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
-            found = outcome_by_value(func, args, kwargs, self._known_value) or largest_outcome(func, args, self.device)
+            found = outcome_by_value(func, args, kwargs, self.values.known) or largest_outcome(func, args, self.device)
             if found is None:
                 raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
             return found
@@ -315,7 +327,7 @@ class Recorder(TorchDispatchMode):
             self._change_metadata(
                 aten.resize_.default, (target, list(made.size)), {}, (self.alias(target), list(made.size)), {}, [target]
             )
-        return self._dispatch(func, args, kwargs)
+        return self.dispatch(func, args, kwargs)
 
     def _rebased(self, given: list[torch.Tensor], writes: tuple[Alias, ...]) -> tuple[int, ...]:
         if not any(t.requires_grad for t in given):
@@ -351,39 +363,6 @@ class Recorder(TorchDispatchMode):
         alias = self.register(ghost, kind="constant")
         self.constants[alias.storage] = real.detach()
         return ghost
-
-    def _read(self, func: Any, args: Any) -> Any:
-        made_by = self.alias(args[0]).op if self.assumed else None
-        answer = self.assumed.get(self.ops[made_by].func) if made_by is not None else None
-        if answer is not None and self._known_value(args[0]) is None:
-            return self._assume(args[0], answer)
-        values = [self.read_value(a) for a in args]
-        with no_dispatch_modes():
-            return func(*values)
-
-    def _assume(self, condition: torch.Tensor, answer: bool) -> bool:
-        """Answer a check on data as it should turn out, and let the program make the check at each call."""
-        if not answer:
-            condition = self._dispatch(aten.logical_not.default, (condition,), {})
-        message = f"a check of the captured function fails{self._where()}"
-        self._dispatch(aten._assert_async.msg, (condition, message), {})
-        return answer
-
-    def read_value(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The value of a tensor that Python asks for; refused if it depends on an input."""
-        value = self._known_value(tensor)
-        if value is not None:
-            return value
-        raise CaptureError(
-            f"the value of a tensor {self.alias(tensor).spec} is needed in Python, but capture has no data.\n"
-            f"{self._where()}\nKeep the computation in tensors (torch.where for a branch), compute the number "
-            "outside and pass it as an argument, or leave this part outside the captured function."
-        )
-
-    def _known_value(self, tensor: torch.Tensor) -> torch.Tensor | None:
-        """The value of a tensor that depends on no input; None if it does, or is random, or was written."""
-        with no_dispatch_modes(), torch.no_grad():
-            return known_value(self.ops, self.constants, self.alias(tensor))
 
     def _note_live(self, node: Any) -> None:
         """Inputs kept as attributes of a custom Function's context are read as they are when backward runs."""

@@ -20,7 +20,9 @@ from foregrad.record.frames import raising_frame
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
+from foregrad.record.items import item_of, items_in_max_and_min
 from foregrad.record.modules import CalledModules
+from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.substrate import (
@@ -93,8 +95,10 @@ class Recording:
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.modules = CalledModules(self.recorder, names)
+        self.numbers = Numbers(lambda: self.recorder.module)
         self.num_forward = 0
         self.outputs: list[Any] = []
+        self.items: set[int] = set()  # places of outputs of which the number is returned
         self.structure: TreeSpec
         self.leaves_grad_mode = True
 
@@ -108,7 +112,13 @@ class Recording:
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
-                with no_saved_tensor_hooks(), self.modules.watch(), self.recorder, self.intercept:
+                with (
+                    no_saved_tensor_hooks(),
+                    self.modules.watch(),
+                    self._numbers(),
+                    self.recorder,
+                    self.intercept,
+                ):
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
                 self.grads.finish()
@@ -127,6 +137,15 @@ class Recording:
                     )
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
+
+    @contextmanager
+    def _numbers(self) -> Iterator[None]:
+        """Python's own functions take the numbers of declared state, if there is any."""
+        if self.recorder.values.mirror is None:
+            yield
+            return
+        with numbers_in_math(), items_in_max_and_min():
+            yield
 
     @property
     def results(self) -> list[torch.Tensor]:
@@ -152,6 +171,11 @@ class Recording:
             if isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
+            elif item_of(leaf) is not None:
+                self.items.add(len(self.outputs))
+                self.outputs.append(leaf.node.tensor)
+            elif expression_of(leaf) is not None:
+                self.outputs.append(leaf.node)
             elif isinstance(leaf, _PLAIN_OUTPUTS):
                 self.outputs.append(leaf)
             else:

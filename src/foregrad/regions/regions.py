@@ -8,8 +8,9 @@ region  label     nodes  calls
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from foregrad.program.clean import is_view
 from foregrad.regions.find import find_pieces
 from foregrad.regions.steps import Form, Steps
 from foregrad.substrate import lazy_graph_module
+
+WHOLE = "whole"  # the label of a region that is all there is
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +89,19 @@ def whole(half: fx.GraphModule) -> Regions:
     return _regions(half, [steps.form(0, len(steps))])
 
 
+def apart(half: fx.GraphModule, is_apart: Callable[[fx.Node], bool]) -> Regions:
+    """The graph with some ops in regions of their own, each with the writes that follow it, and what lies between."""
+    steps = Steps(half.graph)
+    cuts = {0, len(steps)}
+    for place, step in enumerate(steps.steps):
+        if any(map(is_apart, step)):
+            stop = place + 1
+            while stop < len(steps) and steps.steps[stop][0].target is torch.ops.aten.copy_.default:
+                stop += 1
+            cuts |= {place, stop}
+    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(sorted(cuts))])
+
+
 def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:
     graph = half.graph
     numbers: dict[Any, int] = {}
@@ -126,7 +142,7 @@ def _extract(form: Form) -> fx.GraphModule:
 def _label(occurrences: list[Form], num_calls: int) -> str:
     """The module that all ops of a region come from, with a star for the index that varies: `blocks.*`."""
     if num_calls == 1:
-        return "whole"
+        return WHOLE
     paths = {
         tuple(o.module.split(".")) for f in occurrences for n in f.nodes if (o := n.meta.get("origin")) and o.module
     }

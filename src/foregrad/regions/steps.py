@@ -182,4 +182,4 @@ def _constant(value: Any, reads: list[fx.Node]) -> Any:
 
 
 def _spec_word(spec: Spec | None) -> Any:
-    return None if spec is None else ("spec", spec.shape, spec.stride, spec.dtype, spec.device)
+    return None if spec is None else (type(spec), spec.shape, spec.stride, spec.dtype, spec.device)

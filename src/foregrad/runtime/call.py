@@ -9,15 +9,25 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Ref, siblings
+from foregrad.functionalize.effects import siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
+from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
 from foregrad.runtime.dead_ends import arrived, dead_ends
-from foregrad.runtime.epilogue import emit_late_shifts, emit_steps, emit_version_shifts, look, over_memory, set_mode
+from foregrad.runtime.epilogue import (
+    after_donation,
+    emit_late_shifts,
+    emit_steps,
+    emit_version_shifts,
+    look,
+    over_memory,
+    set_mode,
+)
 from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward
 from foregrad.runtime.source import Source
+from foregrad.runtime.state import emit_stores, literal
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
     TreeSpec,
@@ -44,9 +54,12 @@ class CallWriter:
         self.calling = compiled.program.calling
         self.halves = compiled.halves
         self.effects = self.calling.effects
-        self.inputs: list[Lifted] = [self._lifted(i) for i in self.halves.inputs]
+        donation = compiled.donation
+        self.outputs = donation.outputs if donation is not None else self.halves.outputs
+        self.written = donation.written if donation is not None else frozenset()
+        self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
-        self.differentiable = [lifted for lifted in self.inputs if lifted in self.gradients]
+        self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
         self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
@@ -57,13 +70,18 @@ class CallWriter:
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
-    def _lifted(self, place: int) -> Lifted:
-        lifted = self.calling.inputs[place]
-        assert lifted is not None
-        return lifted
+    def _given(self, place: int) -> Lifted | Expression:
+        given = self.calling.inputs[place]
+        assert given is not None
+        return given
+
+    def _tensor_inputs(self) -> list[Lifted]:
+        return [given for given in self.inputs if isinstance(given, Lifted)]
 
     def write(self, source: Source, *, grad_enabled: bool) -> None:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
+        if self.compiled.donation is not None:
+            self._drop_grads(source)
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
         emit_version_shifts(source, self.effects, inputs=True)
         if self.sources:
@@ -81,19 +99,19 @@ class CallWriter:
         else:
             self._run(source, without_grad=not grad_enabled)
             self._name_results(source)
-        toggles = [s for s in self.effects.steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
-        if toggles or any(getattr(s, "how", "") for s in self.effects.steps):
+        steps = after_donation(self.effects.steps, self.calling.aliases, self.written)
+        toggles = [s for s in steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
+        if toggles or any(getattr(s, "how", "") for s in steps):
             with source.block("try:"):
-                left = emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
+                left = emit_steps(source, steps, self.calling.aliases, grad_enabled)
                 set_mode(source, left, grad_enabled)
             with source.block("except BaseException:"):
                 source.line(f"{source.name('set_grad_enabled', torch.set_grad_enabled)}({grad_enabled})")
                 source.line("raise")
         else:
-            emit_steps(source, self.effects.steps, self.calling.aliases, grad_enabled)
+            emit_steps(source, steps, self.calling.aliases, grad_enabled)
         emit_late_shifts(source, self.effects)
-        for module, attribute, number in self.calling.stored:
-            source.line(f"{source.name('module', module)}.{attribute} = o{number}")
+        emit_stores(source, self.calling.stored, self.compiled.stage.recording.inputs)
         for number, grad in self.calling.grads:
             source.line(f"o{number}.grad = {'None' if grad is None else f'o{grad}'}")
         for number in self.calling.retained:
@@ -101,11 +119,17 @@ class CallWriter:
         set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
         source.line(f"return {self._result(source)}")
 
+    def _drop_grads(self, source: Source) -> None:
+        """Let go of gradients that nobody reads before new ones are made, as `zero_grad` does."""
+        dropped = self.calling.replaced_grads
+        for number, grad in dropped.items():
+            source.line(f"o{number}.grad = o{grad} = None")
+
     # -- names ------------------------------------------------------------------------------------------
 
     def _results(self) -> str:
         """The targets that the autograd function's results are unpacked to."""
-        names = [self._result_name(place) for place in self.halves.outputs]
+        names = [self._result_name(place) for place in self.outputs]
         names += [f"o{number}" for number in self.others]
         names += [f"c{i}" for i in range(len(self.carried))]
         return "".join(f"{name}, " for name in names) or "_"
@@ -127,20 +151,21 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, lifted: Lifted) -> str:
-        return f"o{lifted.alias.object}"
+    def _name(self, given: Lifted | Expression) -> str:
+        return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
 
     def _run(self, source: Source, *, without_grad: bool) -> None:
         """Emit the call of the forward half."""
-        results: Any = self.halves.forward.graph.output_node().args[0]
-        targets = [f"r{place}" for place in self.halves.outputs]
+        half = self.compiled.donation.graph if self.compiled.donation is not None else self.halves.forward
+        results: Any = half.graph.output_node().args[0]
+        targets = [f"r{place}" for place in self.outputs]
         targets += [f"v{i}" for i in range(len(results) - len(targets))]
         arguments = ", ".join(self._name(lifted) for lifted in self.inputs)
         unpack = "".join(f"{t}, " for t in targets)
         call = f"{source.name('forward_half', self.compiled.run_forward)}({arguments})"
-        with self._below_autograd(source, self.halves.forward, without_grad=without_grad):
+        with self._below_autograd(source, half, without_grad=without_grad and not self.written):
             source.line(f"{unpack}= {call}" if unpack else call)
 
     @contextmanager
@@ -154,13 +179,13 @@ class CallWriter:
         guards = []
         if not without_grad or len(calls) > _FEW_OPS or any(is_view(n) or not n.all_input_nodes for n in calls):
             guards.append(f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})")
-        if torch.is_autocast_enabled("cpu") and half is self.halves.forward:
+        if torch.is_autocast_enabled("cpu") and half is not self.halves.backward:
             guards.append(f"{source.name('autocast_disabled', autocast_disabled)}()")
         with source.block(f"with {', '.join(guards)}:") if guards else nullcontext():
             yield
 
     def _name_results(self, source: Source) -> None:
-        for place in self.halves.outputs:
+        for place in self.outputs:
             if self._result_name(place) != f"r{place}":
                 source.line(f"{self._result_name(place)} = r{place}")
         emit_version_shifts(source, self.effects, inputs=False)
@@ -262,9 +287,7 @@ class CallWriter:
         return f"v{saved.place}"
 
     def _not_differentiable(self) -> list[str]:
-        names = [
-            self._result_name(place) for place in self.halves.outputs if self.calling.outputs[place] not in self.sources
-        ]
+        names = [self._result_name(place) for place in self.outputs if self.calling.outputs[place] not in self.sources]
         return names + [f"o{number}" for number in self.others if number not in self.sources]
 
     def _backward(self) -> Callable[..., Any]:
@@ -284,7 +307,7 @@ class CallWriter:
         return source.load("backward")
 
     def _tangent(self, number: int) -> str:
-        for place in self.halves.outputs:
+        for place in self.outputs:
             if self.calling.outputs[place] == number:
                 return f"g_{self._result_name(place)}"
         return f"g_o{number}"
@@ -344,7 +367,7 @@ class CallWriter:
     # -- the result -------------------------------------------------------------------------------------
 
     def _result(self, source: Source) -> str:
-        leaves = [f"o{r.object}" if isinstance(r, Ref) else source.name("plain", r) for r in self.calling.results]
+        leaves = [literal(source, result) for result in self.calling.results]
         text, used = _literal(self.calling.structure, leaves)
         if text is not None and used == len(leaves):
             return text

@@ -9,6 +9,7 @@ import torch
 
 from foregrad.functionalize.effects import (
     Attach,
+    Bump,
     Copy,
     Effects,
     Hook,
@@ -95,6 +96,18 @@ def emit_late_shifts(source: Source, effects: Effects) -> None:
         source.line(f"{source.name('set_version', set_version)}(o{number}, {version})")
 
 
+def after_donation(steps: tuple[Step, ...], places: dict[Alias, int], written: frozenset[int]) -> tuple[Step, ...]:
+    """The steps that are left where the program has written some values itself: their version counters are not."""
+    left: list[Step] = []
+    for step in steps:
+        if not isinstance(step, Copy) or places[step.alias] not in written:
+            left.append(step)
+        elif step.how == "no_grad":
+            last = left.pop() if left and isinstance(left[-1], Bump) else None
+            left.append(Bump(step.target, (*(last.targets if isinstance(last, Bump) else ()), step.target)))
+    return tuple(left)
+
+
 def emit_steps(source: Source, steps: tuple[Step, ...], places: dict[Alias, int], grad_enabled: bool) -> bool:
     """Emit effects in order; returns the grad mode that they leave."""
     for step in steps:
@@ -125,6 +138,9 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         else:
             item = "" if step.item is None else f"[{step.item}]"
             source.line(f"{target} = {source.name('op', step.func)}({args}){item}")
+    elif isinstance(step, Bump):
+        bump = source.name("increment_version", torch.autograd.graph.increment_version)
+        source.line(f"{bump}(({''.join(f'o{number}, ' for number in step.targets)}))")
     elif isinstance(step, Copy):
         value = f"r{places[step.alias]}"
         if step.how == "data":

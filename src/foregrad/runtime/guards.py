@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from foregrad.record.inputs import Lifted, address, gets_no_gradient, overlapping_groups
+from foregrad.record.declared import Declared
+from foregrad.record.inputs import Lifted, gets_no_gradient
+from foregrad.record.numbers import Expression
 from foregrad.runtime.locate import Location, Variable
+from foregrad.runtime.overlap import Overlap
 from foregrad.runtime.source import Source
+from foregrad.runtime.state import StateReader
 from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
 
 MISS = object()
@@ -49,6 +54,9 @@ class Assumptions:
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
     unhooked: frozenset[Lifted]  # inputs to which the program adds a gradient in place of the engine
+    unread: frozenset[int]  # objects of which it only matters whether they are there
+    declared: Declared
+    numbers: tuple[Expression, ...]  # that the program takes or the call stores
 
 
 class GuardWriter:
@@ -67,11 +75,15 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        state = StateReader(self.assumed.declared, self.source, self.bound)
         grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:
+            if id(lifted.real) in self.assumed.declared.tensors:
+                continue
             in_a_place = lifted not in grads or lifted.alias.object in self.assumed.locations
             if id(lifted.real) not in self.bound and not lifted.is_hidden and in_a_place:
                 self._bind(lifted.real, self._locate(lifted))
+        self._declared(state)
         for lifted in self.assumed.lifted:
             if lifted.is_hidden:
                 member = next(m for m in self.assumed.lifted if m.base is lifted)
@@ -80,6 +92,18 @@ class GuardWriter:
             self._grad(lifted, grad)
         self._modules()
         self._tensors()
+        state.values(self.assumed.numbers)
+
+    def _declared(self, state: StateReader) -> None:
+        """Tensors of declared state are read where they are kept; parameters, which are keys there, come first."""
+        slots = self.assumed.declared.tensors
+        found = [i for i in self.assumed.lifted if id(i.real) in slots and id(i.real) not in self.bound]
+        for lifted in [i for i in found if i.alias.object in self.assumed.locations]:
+            self._bind(lifted.real, self._locate(lifted))
+        state.containers()
+        for lifted in [i for i in found if i.alias.object not in self.assumed.locations]:
+            self._bind(lifted.real, state.slot(slots[id(lifted.real)]))
+        state.identities()
 
     def miss_if(self, condition: str) -> None:
         self.source.line(f"if {condition}: return MISS")
@@ -234,13 +258,19 @@ class GuardWriter:
             self.miss_if(f"{self.bound[id(grad.real)]} is None")
 
     def _tensors(self) -> None:
-        tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in self.assumed.lifted]
+        used = [lifted for lifted in self.assumed.lifted if lifted.alias.object not in self.assumed.unread]
+        tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in used]
         if not tensors:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
         guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        self.miss_if(f"not {self.source.name('tensors_are_same', guards.check)}({', '.join(names)})")
+        check = self.source.name("tensors_are_same", guards.check)
+        may_be_no_tensors = bool(self.assumed.declared.tensors)
+        with self.source.block("try:") if may_be_no_tensors else nullcontext():
+            self.miss_if(f"not {check}({', '.join(names)})")
+        if may_be_no_tensors:
+            self.source.line("except TypeError: return MISS")
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
         if leaves:
             self.miss_if(" or ".join(leaves))
@@ -256,8 +286,8 @@ class GuardWriter:
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
-            check = overlap_check(reals)
-            self.miss_if(f"not {self.source.name('overlap_is_same', check)}(({', '.join(names)}))")
+            overlap = Overlap(reals)
+            self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
 
     # -- modules ----------------------------------------------------------------------------------------
 
@@ -314,25 +344,3 @@ def _can_compare(value: Any) -> bool:
     if type(value) is dict:
         return len(value) < 100 and all(isinstance(k, _PLAIN) and _can_compare(v) for k, v in value.items())
     return False
-
-
-def overlap_check(reals: list[torch.Tensor]) -> Any:
-    """A function that tells whether tensors share memory in the same pattern as these."""
-
-    def pattern(tensors: Any) -> list[list[int]]:
-        place = {id(t): i for i, t in enumerate(tensors)}
-        return [[place[id(t)] for t in group] for group in overlapping_groups(tensors)]
-
-    captured = pattern(reals)
-    last: list[Any] = [None]
-
-    def check(tensors: Any) -> bool:
-        where = [address(t) for t in tensors]
-        if where == last[0]:
-            return True
-        if pattern(tensors) != captured:
-            return False
-        last[0] = where
-        return True
-
-    return check

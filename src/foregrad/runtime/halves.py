@@ -14,10 +14,13 @@ from typing import Any
 import torch
 
 from foregrad.backends.backend import Backend, start
+from foregrad.backends.choose import can_write
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
+from foregrad.program.donate import donate
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
+from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
@@ -60,7 +63,9 @@ class CompiledStage:
         self.program = program
         self._way = way
         self.halves: Halves = program.halves
-        forward = start(way.backend, self.halves.forward, "forward")  # and backward, before either is finished
+        self.donation = donate(program) if stage.phase == 0 and can_write(way.backend) else None
+        written = self.donation.graph if self.donation else self.halves.forward
+        forward = start(way.backend, written, "forward")  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]
         self.checks = self._find_checks()
         self._lock = threading.RLock()
@@ -107,7 +112,7 @@ class CompiledStage:
         calling, number = self.program.calling, None
         if saved.source == "input":
             lifted = calling.inputs[self.halves.inputs[saved.place]]
-            number = lifted.alias.object if lifted is not None else None
+            number = lifted.alias.object if isinstance(lifted, Lifted) else None
         elif saved.name in calling.homes:
             number = calling.homes[saved.name][0]
         elif saved.source == "output":

@@ -55,6 +55,21 @@ class Variable:
             self.owner[self.key] = value
 
 
+@dataclass(frozen=True)
+class AsHolder:
+    """A variable as something with one entry."""
+
+    variable: Variable
+    name: str = ""
+
+    def read(self) -> dict[str, Any]:
+        one = self.variable
+        return {one.name: one.owner.cell_contents if one.key is None else one.owner.get(one.key)}
+
+    def put(self, key: str, value: Any) -> None:
+        self.variable.assign(value)
+
+
 def locate(
     tensors: Iterable[Any], modules: dict[int, tuple[str, torch.nn.Module]], function: Any
 ) -> dict[int, Location]:

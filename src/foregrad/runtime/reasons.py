@@ -31,6 +31,10 @@ def describe_call(captured: Any) -> dict[str, str]:
     for variable in captured.variables:
         if isinstance(variable.value, (bool, int, float, str, list, tuple, dict)):
             told[f"variable {variable.name}"] = _text(variable.value)
+    for container in captured.declared.containers:
+        told[f"entries in {container.slot.name}"] = str(len(container.items))
+    for one in captured.declared.numbers.told:
+        told[f"{one.expression.text} ({one.line})"] = repr(one.value)
     for module in captured.modules:
         told[f"{type(module).__name__} {captured.stage.recording.modules.path(module)}"] = _module_text(module)
     return told

@@ -8,16 +8,18 @@ from typing import Any
 
 import torch
 
-from foregrad.words.spec import Spec
+from foregrad.words.spec import NumberSpec, Spec
 
 #: What an input of a program can be.
 INPUT_ROLES = {
     "param": "a parameter of a module, by its path",
     "buffer": "a buffer of a module, by its path",
     "input": "a tensor among the arguments, by its argument's name",
+    "state": "a tensor of declared state, such as an optimizer's",
     "closure": "a tensor that the function uses without being given it",
     "base": "the whole tensor behind arguments that overlap in memory",
     "live": "an input as it is when backward runs, not as it was in forward",
+    "number": "a number of Python's, read from declared state or computed from such numbers, at each call",
     "tangent": "the gradient that arrives for an output or a written input",
     "saved": "a value that forward kept for backward",
 }
@@ -67,7 +69,7 @@ class Signature:
         """What is wrong with values that are to be the inputs, one line each."""
         if len(values) != len(self.inputs):
             return [f"{len(self.inputs)} inputs were captured, {len(values)} are given"]
-        given = [Spec.of(v) if isinstance(v, torch.Tensor) else type(v).__name__ for v in values]
+        given = [Spec.of(v) if isinstance(v, torch.Tensor) else NumberSpec.of(v) for v in values]
         width = max((len(i.name) for i in self.inputs), default=0)
         return [
             f"{expected.name:<{width}}  captured as {expected.spec}, given {found}"

@@ -88,6 +88,24 @@ class Spec:
         return text
 
 
+@dataclass(frozen=True, slots=True)
+class NumberSpec(Spec):
+    """A number of Python's; where a compiler wants a tensor, it is one without dimensions, in double precision."""
+
+    @staticmethod
+    def of(value: object) -> Spec | str:  # type: ignore[override]
+        """The spec of a number; the name of its type, for anything else."""
+        if type(value) not in (float, int):
+            return type(value).__name__
+        return NumberSpec((), (), torch.float64 if type(value) is float else torch.int64)
+
+    def matches(self, other: object) -> bool:
+        return isinstance(other, NumberSpec) and self.dtype == other.dtype
+
+    def __str__(self) -> str:
+        return "float" if self.dtype == torch.float64 else "int"
+
+
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     stride, step = [], 1
     for size in reversed(shape):

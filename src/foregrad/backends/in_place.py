@@ -1,0 +1,170 @@
+"""In place: ops of a graph that write over a value which nothing needs any more, with the same kernels.
+
+mul = aten.mul(w, 0.9)                  mul_ = aten.mul_(w, 0.9)
+copy_ = aten.copy_(w, mul)   becomes
+"""
+
+from __future__ import annotations
+
+import operator
+from functools import cache
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.functionalize.variants import Pure
+from foregrad.program.clean import is_view
+from foregrad.record.ghosts import written_places
+from foregrad.substrate import OpOverload, lazy_graph_module
+
+aten = torch.ops.aten
+
+
+def in_place(module: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, with ops in place where what they replace is dead; for graphs that write to their inputs."""
+    if not any(n.target is aten.copy_.default for n in module.graph.nodes):
+        return module
+    graph = _InPlace(module.graph).rewritten()
+    constants = {str(n.target): getattr(module, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
+    return lazy_graph_module(constants, graph, "InPlace")
+
+
+class _InPlace:
+    def __init__(self, graph: fx.Graph) -> None:
+        self.nodes = list(graph.nodes)
+        self.order = {n: i for i, n in enumerate(self.nodes)}
+        self.targets = {n.args[1]: n.args[0] for n in self.nodes if n.target is aten.copy_.default}  # value: input
+        self.last = self._last_reads()
+        self.chains = self._chains()
+
+    def _last_reads(self) -> dict[fx.Node, int]:
+        """Where each value is read last, itself or through a view; results are read for ever."""
+        last: dict[fx.Node, int] = {}
+        for node in reversed(self.nodes):
+            at = len(self.nodes) if node.op == "output" else self.order[node]
+            at = max(at, last.get(node, 0)) if _looks(node) else at
+            is_write = node.target is aten.copy_.default
+            for read in [node.args[1]] if is_write else node.all_input_nodes:
+                last[read] = max(last.get(read, 0), at)
+        return last
+
+    def _chains(self) -> set[fx.Node]:
+        """Values that are computed in the memory of the input that they end up in, step by step."""
+        found: set[fx.Node] = set()
+        for value, target in self.targets.items():
+            chain, at = [], value
+            while at is not target and at not in found and (before := self._replaces(at)) is not None:
+                is_last = self.last.get(before) == self.order[_op_of(at)]
+                if not is_last or _looks(before) or not _same(at, before):
+                    break
+                chain.append(at)
+                at = before
+            if at is target:
+                found |= set(chain)
+        return found
+
+    def _replaces(self, value: fx.Node) -> Any:
+        """The argument over which the op of a value would write it, if it can write in place at all."""
+        node, place = _op_of(value), 0 if value.target is not operator.getitem else int(value.args[1])  # type: ignore[arg-type]
+        if isinstance(node.target, Pure):
+            return self._written(node)[place] if value is not node else None
+        if not has_in_place(node.target):
+            return None
+        first = node.args[0]
+        if value is node:
+            return first if isinstance(first, fx.Node) else None
+        return first[place] if isinstance(first, (list, tuple)) else None
+
+    def _written(self, node: fx.Node) -> list[Any]:
+        found: list[Any] = []
+        for place in written_places(node.target.op, node.args, node.kwargs):  # type: ignore[union-attr]
+            value = node.kwargs.get(place) if isinstance(place, str) else node.args[place]
+            found += value if isinstance(value, (list, tuple)) else [value]
+        return found
+
+    # -- rewriting --------------------------------------------------------------------------------------
+
+    def rewritten(self) -> fx.Graph:
+        graph = fx.Graph()
+        copies: dict[fx.Node, fx.Node] = {}
+        items: dict[fx.Node, list[Any]] = {}
+        for node in self.nodes:
+            if node.target is aten.copy_.default and node.args[1] in self.chains:
+                continue
+            if node.target is operator.getitem and node.args[0] in items:
+                copies[node] = copies[items[node.args[0]][node.args[1]]]
+                continue
+            copies[node] = graph.node_copy(node, copies.__getitem__)
+            if node.op == "call_function" and self._is_in_place(node):
+                if isinstance(node.target, Pure):
+                    copies[node].target, items[node] = node.target.op, self._written(node)
+                else:
+                    copies[node].target = in_place_form(node.target)  # type: ignore[assignment]
+                    if isinstance(node.args[0], (list, tuple)):
+                        items[node] = list(node.args[0])
+        return graph
+
+    def _is_in_place(self, node: fx.Node) -> bool:
+        values = [u for u in node.users if u.target is operator.getitem] if _gives_list(node) else [node]
+        replaced = [(value, self._replaces(value)) for value in values]
+        if isinstance(node.target, Pure):
+            expected = len(self._written(node))
+        else:
+            expected = len(node.args[0]) if _gives_list(node) else 1  # type: ignore[arg-type]
+        if len(replaced) != expected or not expected:
+            return False
+        return all(before is not None and (v in self.chains or self._is_free(v, before)) for v, before in replaced)
+
+    def _is_free(self, value: fx.Node, before: fx.Node) -> bool:
+        """Whether the memory of a value that the graph made itself can be used for another."""
+        root = before
+        while _looks(root):
+            root = root.all_input_nodes[0]
+        is_whole = root.op == "call_function" and _num_bytes(root) == _num_bytes(before)
+        is_last = self.last.get(root) == self.order[_op_of(value)]
+        return is_last and is_whole and root not in self.targets and _same(value, before)
+
+
+def _op_of(value: fx.Node) -> fx.Node:
+    return value.args[0] if value.target is operator.getitem else value  # type: ignore[return-value]
+
+
+def _gives_list(node: fx.Node) -> bool:
+    return isinstance(node.target, Pure) or (has_in_place(node.target) and isinstance(node.args[0], (list, tuple)))
+
+
+def _looks(node: fx.Node) -> bool:
+    """Whether a value lies in the memory of another, whatever the op's schema says."""
+    return is_view(node) or node.target is aten._unsafe_view.default
+
+
+def _num_bytes(node: fx.Node) -> int:
+    spec = node.meta.get("spec")
+    return -1 if spec is None else spec.num_bytes
+
+
+def _same(value: fx.Node, before: Any) -> bool:
+    if not isinstance(before, fx.Node):
+        return False
+    a, b = value.meta.get("spec"), before.meta.get("spec")
+    return (
+        a is not None and b is not None and a.is_dense and (a.shape, a.stride, a.dtype) == (b.shape, b.stride, b.dtype)
+    )
+
+
+def has_in_place(func: Any) -> bool:
+    return isinstance(func, OpOverload) and in_place_form(func) is not None
+
+
+@cache
+def in_place_form(func: OpOverload) -> OpOverload | None:
+    """`add_` for `add`: the op that computes the same, element by element, over its first argument."""
+    namespace, name = func._schema.name.split("::")
+    is_by_element = torch.Tag.pointwise in func.tags or name.startswith("_foreach_")
+    packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
+    if not is_by_element or packet is None or func._overloadname not in packet.overloads():
+        return None
+    found: OpOverload = getattr(packet, func._overloadname)
+    ours = [(a.name, str(a.type)) for a in func._schema.arguments]
+    return found if ours == [(a.name, str(a.type)) for a in found._schema.arguments] else None

@@ -1,0 +1,145 @@
+"""Numbers for compilers: where a graph takes numbers of Python's, compiled code takes tensors without dimensions.
+
+One compiled graph then does for all values of a learning rate. Ops that take a number where ATen knows no tensor are
+spelt out in tensors: `add(x, y, alpha=lr)` is `x + y * lr`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.backends.backend import Runner
+from foregrad.backends.eager import load_source
+from foregrad.substrate import OpOverload
+from foregrad.words.spec import NumberSpec
+
+Tensor = torch.Tensor
+
+
+def takes_numbers(node: fx.Node) -> bool:
+    """Whether an op takes a number that is an input of the graph."""
+    return any(isinstance(n.meta.get("spec"), NumberSpec) for n in node.all_input_nodes)
+
+
+def in_tensors(node: fx.Node) -> Callable[..., Any]:
+    """A function that computes an op with tensors in the place of its numbers."""
+    func: Any = node.target
+    assert isinstance(func, OpOverload)
+    name, spec = func._schema.name.removeprefix("aten::"), node.meta.get("spec")
+    dtype = torch.float64 if spec is None else spec.dtype
+
+    def compute(*args: Any, **options: Any) -> Any:
+        if name.startswith("_foreach_"):
+            return _each(_ONE_BY_ONE[name.removeprefix("_foreach_")], *args, **options)
+        if name == "full":
+            return args[1].to(dtype).expand(args[0]).clone()
+        if name == "scalar_tensor":
+            return args[0].to(dtype)
+        return _cast(_ONE_BY_ONE[name], dtype, *args, **options)
+
+    return compute
+
+
+def can_be_in_tensors(node: fx.Node) -> bool:
+    """Whether there is such a function."""
+    name = node.target._schema.name.removeprefix("aten::") if isinstance(node.target, OpOverload) else ""
+    return name.removeprefix("_foreach_") in _ONE_BY_ONE or name in ("full", "scalar_tensor")
+
+
+def _each(one: Callable[..., Tensor], tensors: list[Tensor], *rest: Any, **options: Any) -> list[Tensor]:
+    results = []
+    for place, tensor in enumerate(tensors):
+        args = [value[place] if isinstance(value, (list, tuple)) else value for value in rest]
+        results.append(_cast(one, tensor.dtype, tensor, *args, **options))
+    return results
+
+
+def _cast(one: Callable[..., Tensor], dtype: torch.dtype, *args: Any, **options: Any) -> Tensor:
+    """Numbers in the precision that a kernel would convert them to, and the result in the dtype that it gives."""
+    dtypes = [a.dtype for a in args if isinstance(a, Tensor) and a.dtype.is_floating_point and a.dim()]
+    wide = torch.float64 if torch.float64 in [*dtypes, dtype] else torch.float32
+
+    def number(value: Any) -> Any:
+        is_number = isinstance(value, Tensor) and not value.dim() and value.dtype == torch.float64
+        return value.to(wide) if is_number else value
+
+    made = one(*[number(a) for a in args], **{k: number(v) for k, v in options.items()})
+    return made if made.dtype == dtype else made.to(dtype)
+
+
+def _lerp(start: Tensor, end: Tensor, weight: Any) -> Tensor:
+    """The nearer end is where it starts from, as in torch's kernel."""
+    gap = end - start
+    return torch.where(abs(weight) < 0.5, start + weight * gap, end - gap * (1 - weight))
+
+
+def _clamp(x: Tensor, low: Any = None, high: Any = None) -> Tensor:
+    x = x if low is None else torch.maximum(x, _like(low, x))
+    return x if high is None else torch.minimum(x, _like(high, x))
+
+
+def _like(value: Any, x: Tensor) -> Tensor:
+    return value.to(x.dtype) if isinstance(value, Tensor) else torch.full_like(x, value)
+
+
+def _divide(x: Any, y: Any, rounding_mode: str | None = None) -> Tensor:
+    return torch.div(x, y, rounding_mode=rounding_mode)
+
+
+_ONE_BY_ONE: dict[str, Callable[..., Tensor]] = {
+    "add": lambda x, y, alpha=1: x + y * alpha if isinstance(alpha, Tensor) or alpha != 1 else x + y,
+    "sub": lambda x, y, alpha=1: x - y * alpha if isinstance(alpha, Tensor) or alpha != 1 else x - y,
+    "rsub": lambda x, y, alpha=1: y - x * alpha if isinstance(alpha, Tensor) or alpha != 1 else y - x,
+    "mul": lambda x, y: x * y,
+    "div": _divide,
+    "addcmul": lambda x, a, b, value=1: x + value * (a * b),
+    "addcdiv": lambda x, a, b, value=1: x + value * (a / b),
+    "lerp": _lerp,
+    "pow": lambda x, y: x**y,
+    "clamp": _clamp,
+    "clamp_min": _clamp,
+    "clamp_max": lambda x, high: _clamp(x, None, high),
+    "maximum": _clamp,
+    "minimum": lambda x, high: _clamp(x, None, high),
+    "fill": lambda x, value: value.to(x.dtype).expand(x.shape).clone(),
+    "remainder": lambda x, y: torch.remainder(x, y),
+    **{name: getattr(torch, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
+}
+
+
+def with_numbers(graph: fx.GraphModule, run: Runner) -> Runner:
+    """Ops one by one, which take numbers, called with tensors."""
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    places = [place for place, n in enumerate(inputs) if isinstance(n.meta["spec"], NumberSpec)]
+
+    def numbered(*values: Any) -> tuple[Any, ...]:
+        given = list(values)
+        for place in places:
+            given[place] = given[place].item()
+        results = run(*given)
+        return tuple(torch.tensor(r, dtype=torch.float64) if isinstance(r, float) else r for r in results)
+
+    has_items = any(n.target is torch.ops.aten._local_scalar_dense.default for n in graph.graph.nodes)
+    return numbered if places or has_items else run
+
+
+def with_tensors(graph: fx.GraphModule, run: Runner) -> Runner:
+    """Code that takes tensors, called with numbers."""
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    numbers = [n for n in inputs if isinstance(n.meta["spec"], NumberSpec)]
+    if not numbers:
+        return run
+    lines, made = [], ""
+    for dtype in (torch.float64, torch.int64):
+        names = "".join(f"{n.name}, " for n in numbers if n.meta["spec"].dtype == dtype)
+        if names:
+            made = f"tensor(({names}), dtype={str(dtype).removeprefix('torch.')}).unbind()"
+            lines.append(f"    {names}= {made}\n")
+    names = ", ".join(n.name for n in inputs)
+    source = f"def numbered({names}):\n{''.join(lines)}    return run({names})\n"
+    namespace = {"tensor": torch.tensor, "float64": torch.float64, "int64": torch.int64, "run": run}
+    return load_source(source, namespace, "numbered")

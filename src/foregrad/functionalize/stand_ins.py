@@ -1,0 +1,39 @@
+"""Stand-ins: what recorded arguments look like, and tensors that look like them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foregrad.record.items import ItemOf
+from foregrad.record.numbers import Expression
+from foregrad.record.trace import Alias
+
+
+def look_of(value: Any) -> list[Any]:
+    """What arguments look like, as a key."""
+    if isinstance(value, Alias):
+        return [value.meta]
+    if isinstance(value, (list, tuple)):
+        return [len(value), *(k for v in value for k in look_of(v))]
+    if isinstance(value, dict):
+        return [k for name, v in value.items() for k in (name, *look_of(v))]
+    if isinstance(value, torch.Generator):
+        return [object()]
+    if isinstance(value, Expression):
+        return [type(value.value)]
+    if isinstance(value, ItemOf):
+        return [float]
+    return [type(value), value]
+
+
+def stand_ins(value: Any) -> Any:
+    """Tensors and numbers in the place of recorded ones."""
+    if isinstance(value, Alias):
+        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
+    if isinstance(value, (list, tuple)):
+        return [stand_ins(v) for v in value]
+    if isinstance(value, ItemOf):
+        return 1.0
+    return value.value if isinstance(value, Expression) else value

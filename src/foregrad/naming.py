@@ -1,0 +1,73 @@
+"""Naming: a role and a name for every input of a program, as the user knows it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+
+from foregrad.record.declared import Container, Declared, Slot
+from foregrad.record.recording import Recording
+from foregrad.runtime.locate import Location
+from foregrad.substrate import tree_flatten_with_path
+
+
+def give_names(recording: Recording, places: dict[int, Location], declared: Declared) -> None:
+    """A role and a name for every input."""
+    arguments = recording.inputs.names
+    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
+    for lifted in recording.inputs.all:
+        place = places.get(id(lifted.real))
+        if id(lifted.real) in arguments:
+            lifted.role, lifted.name = "input", arguments[id(lifted.real)]
+        elif place is not None:
+            lifted.role, lifted.name = place.role, place.name
+        elif lifted.ghost in owners:
+            lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
+        elif id(lifted.real) in declared.tensors:
+            lifted.role, lifted.name = "state", _state_name(declared.tensors[id(lifted.real)], places)
+        elif lifted.is_hidden:
+            lifted.role, lifted.name = "base", f"base_{lifted.alias.object}"
+        else:
+            lifted.role, lifted.name = "closure", f"tensor_{lifted.alias.object}"
+
+
+def _state_name(slot: Slot, places: dict[int, Location]) -> str:
+    """`optimizer.state.fc.weight.exp_avg`: parameters that are keys go by their own names."""
+    holder, key = slot.holder, slot.key
+    if isinstance(key, torch.Tensor):
+        key = places[id(key)].name if id(key) in places else "tensor"
+    return f"{_state_name(holder.slot, places)}.{key}" if isinstance(holder, Container) else slot.name
+
+
+def argument_names(arguments: dict[str, Any]) -> dict[int, str]:
+    names: dict[int, str] = {}
+    for prefix, value in arguments.items():
+        leaves, _ = tree_flatten_with_path(value)
+        for path, leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
+    return names
+
+
+def bind_arguments(body: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by the names of the function's parameters."""
+    try:
+        parameters = list(inspect.signature(body).parameters.values())
+    except (TypeError, ValueError):
+        parameters = []
+    if parameters and parameters[0].name == "self":
+        parameters = parameters[1:]
+    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    bound = {p.name: a for p, a in zip(plain, args, strict=False)}
+    for place, value in enumerate(args[len(plain) :]):
+        bound[f"args.{place}"] = value
+    return {**bound, **kwargs}
+
+
+def _step(key: Any) -> str:
+    for attribute in ("key", "idx", "name"):
+        if hasattr(key, attribute):
+            return f".{getattr(key, attribute)}"
+    return f".{key}"

@@ -1,0 +1,113 @@
+"""Step: a training step that runs captured programs, with everything that it reads and changes declared."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from foregrad.backends.backend import Backend
+from foregrad.backends.choose import choose, passes_for
+from foregrad.backends.eager import compile_graph
+from foregrad.capture import Captured, capture_call
+from foregrad.compile import Capture, Compiled
+from foregrad.errors import CaptureError
+from foregrad.record.scaler import CreatesState
+from foregrad.runtime.halves import Pass, Way
+
+#: After as many captures a step probably depends on a number that changes at each call.
+_MANY_CAPTURES = 8
+
+
+def step(
+    *state: Any,
+    backend: str | Backend | None = None,
+    passes: Sequence[Pass] = (),
+    rng: str = "eager",
+    regions: str = "auto",
+    python: str = "warn",
+    progress: bool = True,
+) -> Callable[[Callable[..., Any]], Step]:
+    """A decorator for a training step: forward, backward and optimizer as one program.
+
+        @fg.step(model, optimizer)
+        def train(x, y):
+            optimizer.zero_grad()
+            loss = loss_of(model(x), y)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+    `state` are the modules, optimizers, schedulers and tensors that the step reads and changes. They stay what they
+    are: each call leaves them as the step itself would. Numbers of the optimizers, such as learning rates, are read at
+    each call.
+
+    What the step changes in Python beside that (a counter on a module, a list that grows, a flag), and what it prints
+    or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
+    quiet.
+
+    `backend`, `passes`, `rng`, `regions` and `progress` are those of `fg.compile`.
+    """
+    if python not in ("warn", "error", "allow"):
+        raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
+    for one in state:
+        _check(one)
+    chosen = choose(backend, rng=rng, regions=regions)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress)
+    return lambda function: Step(function, way, state, python)
+
+
+def _check(one: Any) -> None:
+    """Whether this can be state of a step."""
+    if isinstance(one, torch.optim.LBFGS):
+        raise CaptureError(
+            "LBFGS evaluates the loss as often as its value says, which no fixed program can do.\nLeave its step "
+            "outside, and compile the function that gives the loss with fg.compile."
+        )
+    kinds = (torch.nn.Module, torch.Tensor, torch.optim.Optimizer, LRScheduler, torch.amp.GradScaler)
+    if not isinstance(one, kinds):
+        raise TypeError(
+            "fg.step takes modules, tensors, optimizers, schedulers and GradScalers as state, not a "
+            f"{type(one).__name__}"
+        )
+
+
+class Step(Compiled):
+    """A training step that runs its captured programs."""
+
+    def __init__(self, function: Callable[..., Any], way: Way, state: tuple[Any, ...], python: str) -> None:
+        super().__init__(function, way)
+        self.state = state
+        self._python = python
+        self._named: set[str] = set()  # what it does in Python that was spoken of
+
+    def _capture(self, args: Any, kwargs: Any) -> Any:
+        try:
+            return super()._capture(args, kwargs)
+        except CreatesState:
+            return self._target(*args, **kwargs)
+
+    def _record(self, args: Any, kwargs: Any) -> Captured:
+        captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python)
+        if len(self.captures) == _MANY_CAPTURES:
+            reason = (
+                f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
+            )
+            warnings.warn(f"{reason}.\nKeep what changes at each call outside the step.", stacklevel=5)
+        new = [change for change in captured.changes if change.name not in self._named]
+        if new and self._python != "allow":
+            self._named.update(change.name for change in new)
+            what = f"{self.name} does in Python what its program does not repeat:\n" + "\n".join(map(str, new))
+            warnings.warn(f'{what}\nDo it outside the step, or say fg.step(..., python="allow").', stacklevel=5)
+        return captured
+
+    def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
+        """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
+        if captured.creates_state and way is self.way:
+            made = super()._make(captured, replace(way, backend=compile_graph), *rest)
+            return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
+        return super()._make(captured, way, *rest)
