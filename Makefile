@@ -13,14 +13,17 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo test conformance bench bench-cold lint format clean
+.PHONY: help setup demo examples test conformance bench bench-cold bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
+	@echo "make examples     train four small models whose losses contain second derivatives"
 	@echo "make test         run the tests"
 	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and behaviour when compiled"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
+	@echo "make bench-train  time of a whole training step beside torch.compile and JAX (long; sets up .venv-jax)"
+	@echo "make bench-examples  the examples with eager, torch.compile and foregrad, in one run (long)"
 	@echo "make lint         formatting, lint, types"
 	@echo "make clean        remove the environment and caches"
 
@@ -38,6 +41,12 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: $(STAMP)
 	@$(BIN)/foregrad demo
+
+examples: $(STAMP)
+	$(PY) examples/pinn.py
+	$(PY) examples/force_field.py
+	$(PY) examples/maml.py
+	$(PY) examples/gradient_penalty.py
 
 test: $(STAMP)
 	$(PY) -m pytest -q -n $(WORKERS)
@@ -59,6 +68,12 @@ bench: $(STAMP)
 bench-cold: $(STAMP)
 	$(PY) benchmarks/cold.py --plot docs/cold.svg
 
+bench-train: $(STAMP)
+	$(PY) benchmarks/train_step.py --clock wall --threads 2 --json docs/train-step.json --markdown docs/train-step.md
+
+bench-examples: $(STAMP)
+	$(PY) examples/compare.py --markdown examples/README.md
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -69,5 +84,5 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-jax .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -2,10 +2,15 @@
 
 import argparse
 import gc
+import os
+import platform
+import re
 import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -56,17 +61,30 @@ def interleave(
     title: str = "",
 ) -> dict[str, Timing]:
     """Seconds of one call. Every round times all candidates, so that a slow minute slows all of them."""
-    now = CLOCKS[clock]
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    timers = {name: partial(seconds_of, call, clock=clock) for name, call in candidates.items()}
+    return interleave_timers(timers, rounds=rounds, calls=calls, title=title)
+
+
+def interleave_timers(
+    timers: Mapping[str, Callable[[int], float]], *, rounds: int, calls: int, title: str = ""
+) -> dict[str, Timing]:
+    """The same for candidates that time themselves: each is given the number of calls and says what one took."""
+    seconds: dict[str, list[float]] = {name: [] for name in timers}
     for _ in track(range(rounds), description=title, transient=True, disable=not title):
-        for name, call in candidates.items():
+        for name, timer in timers.items():
             gc.collect()
-            start = now()
-            for _ in range(calls):
-                result = call()
-            seconds[name].append((now() - start) / calls)
-            del result  # what the last call made goes after the clock is read
+            seconds[name].append(timer(calls))
     return {name: Timing(tuple(times)) for name, times in seconds.items()}
+
+
+def seconds_of(call: Callable[[], object], calls: int, *, clock: str) -> float:
+    now = CLOCKS[clock]
+    start = now()
+    for _ in range(calls):
+        result = call()
+    seconds = (now() - start) / calls
+    del result  # what the last call made goes after the clock is read
+    return seconds
 
 
 def verdict(value: float, *, at_most: float | None = None, at_least: float | None = None) -> str:
@@ -74,6 +92,16 @@ def verdict(value: float, *, at_most: float | None = None, at_least: float | Non
     is_met = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
     target = f"at most {at_most:g}" if at_most is not None else f"at least {at_least:g}"
     return f"[{'green' if is_met else 'red'}]{value:.2f}[/] ({target})"
+
+
+def machine() -> str:
+    """The processor, its cores, the memory and the system."""
+    cpu = platform.processor() or platform.machine()
+    if (path := Path("/proc/cpuinfo")).exists():
+        found = re.search(r"^model name\s*: (.+)$", path.read_text(), re.MULTILINE)
+        cpu = found[1] if found else cpu
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    return f"{cpu}, {len(os.sched_getaffinity(0))} cores, {memory:.0f} GiB, {platform.system()} {platform.release()}"
 
 
 def start(options: argparse.Namespace) -> Console:

@@ -21,6 +21,7 @@ PATIENCE_SECONDS = 5.0
 
 def main(backend: str, folder: str, seed: str, interrupts: str, whom: str) -> None:
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that works in the background has it ignored
     choose = random.Random(int(seed))
     once(backend, choose.randrange(3, 1000))  # imports, what is asked once for each machine
     began = time.perf_counter()

@@ -54,5 +54,18 @@ def test_kernels_take_tensors_and_numbers_and_raise():
     assert out.tolist() == [1.5, 2.5]
 
 
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+def test_a_kernel_may_take_more_arguments_than_templates_may_be_deep():
+    toolchain.prepare()
+    names = [f"a{place}" for place in range(1200)]
+    source = f"""extern "C" void kernel({", ".join(f"const float* {n}" for n in names)}, float* out) {{
+        out[0] = {" + ".join(f"{n}[0]" for n in names)};
+    }}"""
+    (add,) = build_kernels([source])()
+    out = torch.zeros(1)
+    add(*[torch.ones(1)] * 1200, out)
+    assert out.item() == 1200
+
+
 def test_no_kernels_at_all():
     assert build_kernels([])() == []

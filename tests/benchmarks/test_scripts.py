@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.house.source import ROOT
 
 
@@ -40,3 +42,32 @@ def test_policies_are_measured_and_exact_ones_change_no_gradient():
 
 def table(text: str) -> list[str]:
     return [line for line in text.splitlines() if "│" in line]
+
+
+def test_a_training_step_is_timed_and_its_figures_are_kept(tmp_path: Path):
+    figures, page = tmp_path / "figures.json", tmp_path / "page.md"
+    page.write_text("# Mine\n")
+    measured = ["--only", "mlp-small", "--ways", "foregrad", "--backends", "eager", "--rounds", "1"]
+    printed = train_step(*measured, "--json", str(figures))
+    again = train_step("--figures", str(figures), "--markdown", str(page))
+    (workload,) = json.loads(figures.read_text())["workloads"]
+    assert workload["failed"] == {}
+    assert set(workload["differences"].values()) == {0.0}
+    assert table(again) == table(printed)
+    assert page.read_text().startswith("# Mine\n")
+    assert "| foregrad: eager |" in page.read_text()
+
+
+def test_jax_trains_as_torch_does(tmp_path: Path):
+    """Where `make bench-train` has made an environment with JAX."""
+    if not (ROOT / ".venv-jax").exists():
+        pytest.skip("there is no environment with JAX")
+    train_step("--only", "mlp-small", "--ways", "JAX", "--rounds", "1", "--json", str(tmp_path / "figures.json"))
+    (workload,) = json.loads((tmp_path / "figures.json").read_text())["workloads"]
+    assert "JAX: jit" in workload["times"]
+    assert max(workload["differences"].values()) < 1e-5
+
+
+def train_step(*options: str) -> str:
+    command = [sys.executable, ROOT / "benchmarks" / "train_step.py", *options]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout

@@ -5,6 +5,7 @@ The examples are those of torch's pages, in other words; each runs with both mod
 
 import inspect
 import io
+import re
 import subprocess
 import sys
 from contextlib import redirect_stdout
@@ -14,6 +15,7 @@ import torch
 
 import foregrad as fg
 from tests.graph.leaves import leaf
+from tests.house.source import ROOT
 
 BOTH = pytest.mark.parametrize("graph", [fg.graph, torch.autograd.graph], ids=["foregrad", "torch"])
 
@@ -21,6 +23,13 @@ BOTH = pytest.mark.parametrize("graph", [fg.graph, torch.autograd.graph], ids=["
 def test_every_public_name_of_torch_is_there():
     assert set(torch.autograd.graph.__all__) <= set(fg.graph.__all__)
     assert all(getattr(fg.graph, name).__doc__ for name in fg.graph.__all__)
+
+
+def test_the_page_shows_every_function_and_policy():
+    page = (ROOT / "docs" / "graph.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL))
+    absent = [name for name in fg.graph.__all__ if name[0].islower() and f"fg.graph.{name}" not in code]
+    assert absent == []
 
 
 @pytest.mark.parametrize("name", torch.autograd.graph.__all__)

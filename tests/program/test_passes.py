@@ -118,3 +118,27 @@ def test_the_graph_of_a_module_takes_its_state_in_the_order_of_the_signature():
     assert torch.equal(results["output", "0"], expected)
     assert torch.equal(results["write", "1.running_mean"], model[1].running_mean)
     assert torch.equal(results["grad", "0.weight"], model[0].weight.grad)
+
+
+def test_a_pass_that_changes_a_program_in_its_place_is_checked_too():
+    def writes(program):
+        for node in program.graph.graph.nodes:
+            if node.target is aten.mul.Tensor:
+                node.target = aten.mul_.Tensor
+        return program
+
+    with pytest.raises(fg.ProgramError, match="nothing is written in place"):
+        compiled(wave, passes=[writes])(leaf(3), leaf(3))
+
+
+def test_a_pass_is_not_blamed_for_what_was_so_before():
+    """Inputs of two dtypes in one memory: what is written to one is a view of what is written to the other."""
+
+    def f(p, q):
+        p.mul_(2)
+        return p.sum()
+
+    p = torch.randn(4)
+    expected = p * 2
+    compiled(f, passes=[lambda program: program])(p, p.view(torch.int32))
+    assert torch.equal(p, expected)

@@ -16,6 +16,7 @@ from foregrad.backends.toolchain import compiler
 
 def peak_bytes(run):
     """The most memory that a call holds beside what was there before."""
+    gc.collect()  # or it counts what others left
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         run()
     events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]

@@ -30,22 +30,26 @@ _BINDINGS = r"""
 
 static void* (*data_of)(PyObject* tensor);
 
-template <typename T> static T argument(PyObject* value) {
-    if constexpr (std::is_pointer_v<T>) {
-        return static_cast<T>(data_of(value));
-    } else {
-        auto number = PyFloat_AsDouble(value);
-        if (std::is_integral_v<T> && !PyErr_Occurred()) return static_cast<T>(PyLong_AsLongLong(value));
-        return static_cast<T>(number);
-    }
+union Value { void* pointer; long long integer; double number; };
+
+template <typename T> static Value taken(PyObject* value) {
+    if constexpr (std::is_pointer_v<T>) return {.pointer = data_of(value)};
+    else if constexpr (std::is_integral_v<T>) return {.integer = PyLong_AsLongLong(value)};
+    else return {.number = PyFloat_AsDouble(value)};
+}
+
+template <typename T> static T given(Value value) {
+    if constexpr (std::is_pointer_v<T>) return static_cast<T>(value.pointer);
+    else if constexpr (std::is_integral_v<T>) return static_cast<T>(value.integer);
+    else return static_cast<T>(value.number);
 }
 
 template <auto kernel> struct Bound;
 
 template <typename... T, void (*kernel)(T...)> struct Bound<kernel> {
     template <size_t... n> static void run(PyObject* const* values, std::index_sequence<n...>) {
-        auto arguments = std::tuple<T...>{argument<T>(values[n])...};
-        if (!PyErr_Occurred()) std::apply(kernel, arguments);
+        Value arguments[] = {taken<T>(values[n])..., {}};  // no tuple: a kernel may take a thousand of them
+        if (!PyErr_Occurred()) kernel(given<T>(arguments[n])...);
     }
 
     static PyObject* call(PyObject*, PyObject* const* values, Py_ssize_t num_values) {

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foregrad.graph.nodes import name_of
+from foregrad.graph.nodes import Node, name_of
 from foregrad.graph.order import in_order
 from foregrad.graph.policy import memory_of, spec_of
 from foregrad.graph.saved import saved
@@ -44,11 +44,11 @@ def holders(tensor: torch.Tensor) -> list[Holder]:
     names = _Names(others)
     found = [Holder("reference", text) for text in names.of(tensor)]
     for other in others:
-        if other.is_leaf and other.grad is tensor:
+        if _node(other) is None and other.grad is tensor:
             found.append(Holder("gradient", f"the .grad of {names.first(other)}"))
         elif memory & memory_of([other]).keys():
             found.append(Holder("view", f"{names.first(other)} has the same memory"))
-    roots = {other.grad_fn: other for other in [tensor, *others] if other.grad_fn is not None}
+    roots = {node: other for other in [tensor, *others] if isinstance(node := _node(other), Node)}
     seen: set[Any] = set()
     for root, other in roots.items():
         new = [node for node in in_order([root]) if node not in seen]
@@ -58,6 +58,14 @@ def holders(tensor: torch.Tensor) -> list[Holder]:
             texts = [f"saved as {name} by {name_of(node)}, behind {names.first(other)}" for name in hits]
             found += [Holder("saved", text) for text in texts]
     return found
+
+
+def _node(tensor: torch.Tensor) -> Any:
+    """Its grad_fn, or None for a leaf, or torch's error for a view that may not be used any more."""
+    try:
+        return tensor.grad_fn
+    except RuntimeError as error:
+        return error
 
 
 class _Step:

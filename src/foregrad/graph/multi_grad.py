@@ -55,14 +55,16 @@ class _Watch:
         return slot
 
     def arrive(self, place: int, gradient: torch.Tensor | None) -> None:
-        """The gradient of one of the tensors is there."""
+        """The gradient of one of the tensors is there; None if its node runs without one, for another output."""
+        if gradient is None and not self._is_all:
+            return
         state = self._state()
         with state.lock:
             if state.is_done:
                 return
             state.gradients[place] = gradient
             state.num_waiting -= 1
-            state.is_done = not (self._is_all and state.num_waiting)
+            state.is_done = state.num_waiting == 0
             if not state.is_done:
                 return
             gradients, state.gradients = state.gradients, []
@@ -74,11 +76,13 @@ class _Watch:
         with self._lock:
             state = self._states.get(task)
             if state is None:
-                nodes = [slot.node for ref in self._slots if (slot := ref()) is not None]
-                num_waiting = sum(backward_reaches(node) for node in nodes if node is not None)
-                state = self._states[task] = _State(len(self._slots), num_waiting)
+                state = self._states[task] = _State(len(self._slots), self._num_reached() if self._is_all else 1)
                 keep_until_backward_ends(state)
         return state
+
+    def _num_reached(self) -> int:
+        nodes = [slot.node for ref in self._slots if (slot := ref()) is not None]
+        return sum(backward_reaches(node) for node in nodes if node is not None)
 
 
 class _State:

@@ -40,7 +40,7 @@ class save_on_cpu(Policy):
         self.pin_memory = pin_memory and device.is_available()
         self.prefetch = prefetch if self.pin_memory else 0
         self._device_type, self._device = device_type, device
-        self._stream: Any = None
+        self._streams: dict[torch.device, Any] = {}
 
     def takes(self, tensor: torch.Tensor) -> bool:
         return not tensor.is_cpu
@@ -55,12 +55,12 @@ class save_on_cpu(Policy):
         return copy.data.to(copy.device, non_blocking=self.pin_memory)
 
     def load_ahead(self, copy: Copy) -> Any:
-        with self._device.device(copy.device):
-            self._stream = self._stream or self._device.Stream()
-            self._stream.wait_stream(self._device.current_stream())  # the way to the CPU is behind it
-            with self._device.stream(self._stream):
-                elements = self.load(copy)
-                return _OnItsWay(elements, self._stream.record_event(), self._device)
+        stream = self._streams.get(copy.device)
+        if stream is None:
+            stream = self._streams[copy.device] = self._device.Stream(copy.device)
+        stream.wait_stream(self._device.current_stream(copy.device))  # the way to the CPU is behind it
+        with self._device.stream(stream):
+            return _OnItsWay(self.load(copy), stream.record_event(), self._device)
 
 
 class _OnItsWay:
@@ -70,7 +70,7 @@ class _OnItsWay:
         self._elements, self._arrival, self._device = elements, arrival, device
 
     def result(self) -> torch.Tensor:
-        stream = self._device.current_stream()
+        stream = self._device.current_stream(self._elements.device)
         stream.wait_event(self._arrival)
         self._elements.record_stream(stream)
         return self._elements

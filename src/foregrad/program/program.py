@@ -14,7 +14,7 @@ from foregrad.functionalize.effects import Effects
 from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
-from foregrad.program.verify import verify
+from foregrad.program.verify import broken_rules, refuse
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
@@ -93,16 +93,19 @@ class Program:
         return replace(self, graph=graph)
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
-        """The program after each pass in turn, checked after each."""
-        program = self
+        """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""
+        program, before = self, self._broken() if passes else []
         for one in passes:
             program = one(program)
-            program.verify()
+            refuse(self.name, [rule for rule in program._broken() if rule not in before])
         return program
 
     def verify(self) -> None:
         """Check every rule of a well-formed program; raises `ProgramError` with all that are broken."""
-        verify(self.name, self.graph.graph, self.signature, self.first_phase)
+        refuse(self.name, self._broken())
+
+    def _broken(self) -> list[str]:
+        return broken_rules(self.graph.graph, self.signature, self.first_phase)
 
     def __str__(self) -> str:
         return self.listing({})

@@ -37,10 +37,14 @@ class Checked:
 Rule = Callable[[Checked], Iterator[str]]
 
 
-def verify(name: str, graph: fx.Graph, signature: Signature, first_phase: int = 0) -> None:
-    """Check every rule; raises `ProgramError` with all that are broken."""
+def broken_rules(graph: fx.Graph, signature: Signature, first_phase: int = 0) -> list[str]:
+    """Every rule that does not hold, and where."""
     checked = Checked(graph, signature, first_phase)
-    broken = [f"  {title}: {what}" for title, rule in RULES.items() for what in rule(checked)]
+    return [f"  {title}: {what}" for title, rule in RULES.items() for what in rule(checked)]
+
+
+def refuse(name: str, broken: list[str]) -> None:
+    """Raises `ProgramError` if any rule is broken, with all that are."""
     if broken:
         raise ProgramError(f"program {name} is not well formed:\n" + "\n".join(broken))
 

@@ -15,9 +15,10 @@ from typing import Any
 import torch
 
 from foregrad.record.declared import Declared
-from foregrad.record.inputs import Lifted, address, gets_no_gradient, overlapping_groups
+from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
 from foregrad.runtime.locate import Location, Variable
+from foregrad.runtime.overlap import Overlap
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
@@ -285,8 +286,8 @@ class GuardWriter:
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
-            check = overlap_check(reals)
-            self.miss_if(f"not {self.source.name('overlap_is_same', check)}(({', '.join(names)}))")
+            overlap = Overlap(reals)
+            self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
 
     # -- modules ----------------------------------------------------------------------------------------
 
@@ -343,25 +344,3 @@ def _can_compare(value: Any) -> bool:
     if type(value) is dict:
         return len(value) < 100 and all(isinstance(k, _PLAIN) and _can_compare(v) for k, v in value.items())
     return False
-
-
-def overlap_check(reals: list[torch.Tensor]) -> Any:
-    """A function that tells whether tensors share memory in the same pattern as these."""
-
-    def pattern(tensors: Any) -> list[list[int]]:
-        place = {id(t): i for i, t in enumerate(tensors)}
-        return [[place[id(t)] for t in group] for group in overlapping_groups(tensors)]
-
-    captured = pattern(reals)
-    last: list[Any] = [None]
-
-    def check(tensors: Any) -> bool:
-        where = [address(t) for t in tensors]
-        if where == last[0]:
-            return True
-        if pattern(tensors) != captured:
-            return False
-        last[0] = where
-        return True
-
-    return check

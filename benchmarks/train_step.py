@@ -1,0 +1,251 @@
+"""Time of a whole training step with AdamW: foregrad, torch.compile in its ways, eager, and JAX, in one run.
+
+python benchmarks/train_step.py [--only gpt lstm] [--ways foregrad JAX] [--backends inductor aoti] [--clock wall]
+                                [--json FILE] [--markdown docs/train-step.md]
+python benchmarks/train_step.py --figures FILE --markdown docs/train-step.md       # write again, measure nothing
+
+Every side starts from the same weights, and its first losses are compared with eager's. JAX runs in an environment of
+its own (.venv-jax, made when it is missing), in a process that times itself when its turn comes in a round. The
+fastest way of each side counts.
+"""
+
+import argparse
+import json
+import statistics
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+import jax_side
+import torch
+from measure import Timing, add_options, interleave_timers, machine, seconds_of, start, table, verdict
+from rich.console import Console
+from rich.markup import escape
+from rich.text import Text
+from training_ways import COMPILED_MODEL, EAGER, OPTAX, TORCH, Way, eager, ours
+from workloads import build
+
+WORKLOADS = ("mlp-small", "mlp-large", "gpt", "resnet", "lstm", "blocks-100")
+TINY = "mlp-small"
+# the first word of a way is its side
+OURS, TORCH_SIDE, JAX = "foregrad", ("eager", "torch.compile"), "JAX"
+PEERS = (*TORCH_SIDE, JAX)
+RATIOS = {"best of torch / foregrad": TORCH_SIDE, "JAX / foregrad": (JAX,), "best peer / foregrad": PEERS}
+LOSSES = 3
+SECONDS_A_ROUND = 0.1
+AGREE = 1e-3
+MARK = "<!-- below this line the page is written by benchmarks/train_step.py -->\n"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A workload by way: seconds of a step, how far the first losses are from eager's; and which ways fail, and why."""
+
+    name: str
+    times: dict[str, Timing]
+    differences: dict[str, float]
+    failed: dict[str, str]
+
+    def best(self, *sides: str) -> float | None:
+        """Seconds of the fastest way of these sides."""
+        return min((timing.median for way, timing in self.times.items() if way.startswith(sides)), default=None)
+
+    def speed(self, *sides: str) -> float | None:
+        """How many times as fast foregrad is as the fastest way of these sides."""
+        ours, theirs = self.best(OURS), self.best(*sides)
+        return theirs / ours if ours and theirs else None
+
+
+def main() -> None:
+    options = arguments()
+    if options.figures:
+        console = Console(width=130)
+        figures = json.loads(options.figures.read_text())
+    else:
+        console = start(options)
+        figures = measure_all(options, console)
+    results = [Measured(**w | {"times": {k: Timing(**t) for k, t in w["times"].items()}}) for w in figures["workloads"]]
+    console.print(figures["machine"])
+    print_results(results, console)
+    if options.json:
+        options.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if options.markdown:
+        write_page(options.markdown, figures, results)
+
+
+def arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    add_options(parser, rounds=15)
+    parser.add_argument("--only", nargs="+", choices=WORKLOADS, default=WORKLOADS, metavar="WORKLOAD")
+    parser.add_argument("--ways", nargs="+", default=[""], metavar="PART", help="ways whose names have one of these")
+    parser.add_argument("--backends", nargs="+", default=["inductor", "aoti"], help="foregrad's")
+    parser.add_argument("--python", type=Path, help="a Python with jax and optax, in place of .venv-jax")
+    parser.add_argument("--json", type=Path, help="where the figures go")
+    parser.add_argument("--markdown", type=Path, help="a page that they are written into")
+    parser.add_argument("--figures", type=Path, help="figures of an earlier run, in place of measuring")
+    options = parser.parse_args()
+    options.jax = is_asked(JAX, options)
+    return options
+
+
+# -- measuring --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A training that has begun: its first losses, and what times so many more steps."""
+
+    losses: list[float]
+    seconds: Callable[[int], float]
+
+
+def measure_all(options: argparse.Namespace, console: Console) -> dict:
+    versions = {"torch": torch.__version__}
+    if options.jax:
+        with console.status("an environment with JAX"):
+            options.python = options.python or jax_side.environment()
+        with jax_side.Worker(options.python, options.threads) as worker:
+            versions |= worker.versions
+    results = [measure(name, options, console) for name in options.only]
+    return {
+        "machine": machine(),
+        "versions": versions,
+        "threads": options.threads,
+        "clock": options.clock,
+        "rounds": options.rounds,
+        "workloads": [asdict(result) for result in results],
+    }
+
+
+def measure(name: str, options: argparse.Namespace, console: Console) -> Measured:
+    torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
+    torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is refused
+    begun: dict[str, Candidate] = {}
+    failed: dict[str, str] = {}
+    with ExitStack() as workers:
+        for way, begin in candidates(name, options, workers).items():
+            with console.status(f"{name}: first steps of {way}"):
+                try:
+                    begun[way] = begin()
+                except Exception as error:  # noqa: BLE001  # a way that fails must not end a run of an hour
+                    failed[way] = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
+                    console.print(f"[red]{name}: {way}: {escape(failed[way])}[/]")
+        calls = calls_a_round(begun[EAGER])
+        timers = {way: candidate.seconds for way, candidate in begun.items()}
+        times = interleave_timers(timers, rounds=options.rounds, calls=calls, title=name)
+    reference = begun[EAGER].losses
+    differences = {way: largest_difference(candidate.losses, reference) for way, candidate in begun.items()}
+    return Measured(name, times, differences, failed)
+
+
+def candidates(name: str, options: argparse.Namespace, workers: ExitStack) -> dict[str, Callable[[], Candidate]]:
+    """Every way that is asked for, and eager, which the others are compared with."""
+    here = {way: make for way, make in (TORCH | ours(options.backends)).items() if is_asked(way, options)}
+    result = {way: partial(begin_here, name, make, options.clock) for way, make in ({EAGER: eager} | here).items()}
+    if options.jax:
+        for way in jax_side.ways_of(name):
+            result[f"{JAX}: {way}"] = partial(begin_in_jax, name, way, options, workers)
+    return result
+
+
+def is_asked(way: str, options: argparse.Namespace) -> bool:
+    return any(part in way for part in options.ways)
+
+
+def begin_here(name: str, make: Way, clock: str) -> Candidate:
+    step = make(*build(name))
+    return Candidate([step().item() for _ in range(LOSSES)], partial(seconds_of, step, clock=clock))
+
+
+def begin_in_jax(name: str, way: str, options: argparse.Namespace, workers: ExitStack) -> Candidate:
+    worker = workers.enter_context(jax_side.Worker(options.python, options.threads))
+    worker.load(name, way, *build(name), **OPTAX)
+    return Candidate(worker.losses(LOSSES), partial(worker.seconds, clock=options.clock))
+
+
+def calls_a_round(candidate: Candidate) -> int:
+    """So many calls that a round is long enough for the clock."""
+    once = statistics.median(candidate.seconds(1) for _ in range(3))
+    return max(1, round(SECONDS_A_ROUND / once))
+
+
+def largest_difference(losses: list[float], reference: list[float]) -> float:
+    """As a part of the first loss: at the end of a quick descent all losses are small."""
+    return max(abs(a - b) for a, b in zip(losses, reference, strict=True)) / abs(reference[0])
+
+
+# -- telling ----------------------------------------------------------------------------------------------
+
+
+def print_results(results: list[Measured], console: Console) -> None:
+    head, *rows = cells(results)
+    shown = table("Milliseconds a step", *head)
+    for row in rows:
+        shown.add_row(*row)
+    console.print(shown)
+    for line in verdicts(results):
+        console.print(line)
+
+
+def cells(results: list[Measured]) -> list[list[str]]:
+    """The table: a row for each way, one for each ratio, and how far the first losses are apart."""
+    ways = list(dict.fromkeys(way for r in results for way in (*r.times, *r.failed)))
+    rows = [["", *(r.name for r in results)]]
+    rows += [[way, *(time_cell(r, way) for r in results)] for way in ways]
+    for title, sides in RATIOS.items():
+        rows.append([title, *(f"{ratio:.2f}" if (ratio := r.speed(*sides)) else "" for r in results)])
+    rows.append(["losses off eager's by at most", *(f"{max(r.differences.values()):.0e}" for r in results)])
+    return rows
+
+
+def time_cell(measured: Measured, way: str) -> str:
+    if way in measured.failed:
+        return "fails"
+    return measured.times[way].text(1e-3) if way in measured.times else ""
+
+
+def verdicts(results: list[Measured]) -> list[str]:
+    """What is aimed at, against what was measured."""
+    lines = []
+    for r in results:
+        if r.name == TINY and r.best(OURS):
+            if COMPILED_MODEL in r.times:
+                ratio = r.times[COMPILED_MODEL].median / r.best(OURS)
+                lines.append(f"{TINY}: times as fast as {COMPILED_MODEL}: {verdict(ratio, at_least=4)}")
+            if ratio := r.speed(JAX):
+                lines.append(f"{TINY}: times as fast as {JAX}: {verdict(ratio, at_least=1)}")
+    speeds = {r.name: speed for r in results if (speed := r.speed(*PEERS))}
+    if speeds:
+        worst = min(speeds, key=speeds.__getitem__)
+        mean = statistics.geometric_mean(speeds.values())
+        lines.append(f"least gain over the best peer ({worst}): {verdict(speeds[worst], at_least=1)}")
+        lines.append(f"geometric mean of {len(speeds)} workloads: {verdict(mean, at_least=1.3)}")
+    apart = max(max(r.differences.values()) for r in results)
+    is_equal = "[green]yes[/]" if apart < AGREE else "[red]no[/]"
+    lines.append(f"the first {LOSSES} losses of every way are eager's to {AGREE:g} of the first one: {is_equal}")
+    return lines
+
+
+def write_page(path: Path, figures: dict, results: list[Measured]) -> None:
+    """Put the figures below the mark of a page; what stands above it stays."""
+    head, *rows = cells(results)
+    versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
+    lines = [
+        f"{figures['machine']}; {versions}; {figures['threads']} thread(s), {figures['clock']} time.",
+        f"Milliseconds a step, median of {figures['rounds']} interleaved rounds ± quartile distance.",
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' + '---:|' * len(results)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        *(f"- {Text.from_markup(line).plain}" for line in verdicts(results)),
+        *(f"- {r.name}: {way} fails: {why}" for r in results for way, why in r.failed.items()),
+    ]
+    above = path.read_text().partition(MARK)[0] if path.exists() else ""
+    path.write_text(above + MARK + "\n" + "\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    main()
