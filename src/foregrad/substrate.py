@@ -92,7 +92,6 @@ __all__ = [
     "ops_are_transformed",
     "quiet_torch",
     "replace_scaled_step",
-    "reset_versions",
     "run_engine",
     "saved_by",
     "set_version",
@@ -171,12 +170,6 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of a tensor, if it has one: inference tensors have none."""
     if not tensor.is_inference():
         _set_version_counters((tensor,), (version,))
-
-
-def reset_versions(tensors: Sequence[torch.Tensor]) -> None:
-    """Set version counters to 0; inference tensors have none."""
-    if tensors and not tensors[0].is_inference():
-        _set_version_counters(tuple(tensors), (0,) * len(tensors))
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

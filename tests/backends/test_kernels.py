@@ -31,6 +31,7 @@ def test_every_kernel_has_a_namespace_and_each_header_comes_once():
 
 def test_short_kernels_share_a_file_and_long_ones_are_shared_out():
     assert shared_out(["x" * 100] * 5, 8) == [[0, 1, 2, 3, 4]]
+    assert shared_out(["x" * 100_000], 2) == [[0]]
     long = ["x" * length for length in (30_000, 10_000, 20_000, 10_000)]
     assert shared_out(long, 2) == [[0, 3], [2, 1]]
     assert sorted(place for places in shared_out(long, 64) for place in places) == [0, 1, 2, 3]
@@ -58,9 +59,8 @@ def test_kernels_take_tensors_and_numbers_and_raise():
 def test_a_kernel_may_take_more_arguments_than_templates_may_be_deep():
     toolchain.prepare()
     names = [f"a{place}" for place in range(1200)]
-    source = f"""extern "C" void kernel({", ".join(f"const float* {n}" for n in names)}, float* out) {{
-        out[0] = {" + ".join(f"{n}[0]" for n in names)};
-    }}"""
+    arguments, total = ", ".join(f"const float* {n}" for n in names), " + ".join(f"{n}[0]" for n in names)
+    source = f'#include <cmath>\nextern "C" void kernel({arguments}, float* out) {{ out[0] = {total}; }}'
     (add,) = build_kernels([source])()
     out = torch.zeros(1)
     add(*[torch.ones(1)] * 1200, out)

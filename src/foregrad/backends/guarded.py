@@ -18,7 +18,7 @@ from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.regions.regions import Regions
-from foregrad.substrate import check_layout, lazy_graph_module, ops_are_transformed, reset_versions
+from foregrad.substrate import BELOW_AUTOGRAD, check_layout, exclude_keys, lazy_graph_module, ops_are_transformed
 from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
@@ -70,7 +70,6 @@ class Guarded:
         self.run = run
         self.regions = regions
         self._graph, self._name = graph, name
-        self._fresh = _fresh_results(graph)
         placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
         self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
         self._is_given_by_hooks = name == "backward"
@@ -83,9 +82,8 @@ class Guarded:
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if ops_are_transformed():
             return compile_graph(self._graph, self._name)(*inputs)
-        results = self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))
-        reset_versions([results[place] for place in self._fresh])
-        return results
+        with exclude_keys(BELOW_AUTOGRAD):  # where versions are counted, too: what the code makes is as new
+            return self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))
 
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts."""
@@ -113,15 +111,3 @@ def _fit(value: torch.Tensor, spec: Spec) -> torch.Tensor:
     if value.stride() == spec.stride:
         return value
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).copy_(value)
-
-
-def _fresh_results(graph: fx.GraphModule) -> tuple[int, ...]:
-    """The places of results that are no inputs, and no views of these."""
-    results: Any = graph.graph.output_node().args[0]
-    return tuple(p for p, r in enumerate(results) if isinstance(r, fx.Node) and _root(r).op == "call_function")
-
-
-def _root(node: fx.Node) -> fx.Node:
-    while is_view(node):
-        node = node.all_input_nodes[0]
-    return node

@@ -58,7 +58,7 @@ class Inductor:
         """Write the code of a graph. The C++ compiler builds it while other graphs are begun."""
         graph = with_memory(graph)
         with part(f"find regions of {name}"):
-            found = find_regions(graph) if self.regions == "auto" else whole(graph)
+            found = find_regions(graph, is_opaque) if self.regions == "auto" else whole(graph)
         finish = self._start_all(found, name)
 
         def finished() -> Runner:

@@ -112,7 +112,7 @@ def in_one_file(sources: Sequence[str]) -> str:
 def shared_out(sources: Sequence[str], num_files: int) -> list[list[int]]:
     """The places of the sources, in at most so many files of about the same length, none of which is short."""
     most = sum(map(len, sources)) // _LEAST_LENGTH
-    files: list[list[int]] = [[] for _ in range(max(1, min(num_files, most)))]
+    files: list[list[int]] = [[] for _ in range(max(1, min(num_files, most, len(sources))))]
     lengths = [0] * len(files)
     for place in sorted(range(len(sources)), key=lambda p: (-len(sources[p]), p)):
         shortest = lengths.index(min(lengths))

@@ -22,6 +22,7 @@ from foregrad.regions.steps import Form, Steps
 from foregrad.substrate import lazy_graph_module
 
 WHOLE = "whole"  # the label of a region that is all there is
+_FEW = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,9 +79,16 @@ def region_notes(graph: fx.Graph, halves: Sequence[Regions]) -> dict[str, str]:
     return notes
 
 
-def find_regions(half: fx.GraphModule) -> Regions:
-    """The distinct regions of a graph and how they are called; one region where nothing repeats that is worth it."""
-    return _regions(half, find_pieces(Steps(half.graph)))
+def find_regions(half: fx.GraphModule, is_apart: Callable[[fx.Node], bool] = lambda _: False) -> Regions:
+    """The distinct regions of a graph and how they are called; one region where nothing repeats that is worth it.
+
+    A few ops that are apart, such as a fused optimizer, are no part of what repeats, nor are the writes that follow.
+    """
+    steps = Steps(half.graph)
+    places = _apart(steps, is_apart)
+    if len(places) <= _FEW:
+        steps.set_apart([place for start, stop in places for place in range(start, stop)])
+    return _regions(half, find_pieces(steps))
 
 
 def whole(half: fx.GraphModule) -> Regions:
@@ -92,14 +100,20 @@ def whole(half: fx.GraphModule) -> Regions:
 def apart(half: fx.GraphModule, is_apart: Callable[[fx.Node], bool]) -> Regions:
     """The graph with some ops in regions of their own, each with the writes that follow it, and what lies between."""
     steps = Steps(half.graph)
-    cuts = {0, len(steps)}
+    cuts = {0, len(steps), *(cut for place in _apart(steps, is_apart) for cut in place)}
+    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(sorted(cuts))])
+
+
+def _apart(steps: Steps, is_apart: Callable[[fx.Node], bool]) -> list[tuple[int, int]]:
+    """Where such an op stands, up to the end of the writes that follow it."""
+    found = []
     for place, step in enumerate(steps.steps):
         if any(map(is_apart, step)):
             stop = place + 1
             while stop < len(steps) and steps.steps[stop][0].target is torch.ops.aten.copy_.default:
                 stop += 1
-            cuts |= {place, stop}
-    return _regions(half, [steps.form(start, stop) for start, stop in pairwise(sorted(cuts))])
+            found.append((place, stop))
+    return found
 
 
 def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:

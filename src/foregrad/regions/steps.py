@@ -102,6 +102,11 @@ class Steps:
             tuple((self.words[n], n in self.results, *(self.specs[a] for a in self.reads[n])) for n in step)
         )
 
+    def set_apart(self, places: Iterable[int]) -> None:
+        """Let steps look like no other."""
+        for place in places:
+            self.labels[place] = -1 - place
+
     def form(self, start: int, stop: int, given: Set[fx.Node] = frozenset(), made: Iterable[fx.Node] = ()) -> Form:
         """The steps from `start` up to `stop`, which take the views `given` and give the views `made`."""
         writing = _Writing(self, given)
