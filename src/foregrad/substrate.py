@@ -95,6 +95,7 @@ __all__ = [
     "run_engine",
     "saved_by",
     "set_version",
+    "set_versions",
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_leaves",
@@ -170,6 +171,12 @@ def set_version(tensor: torch.Tensor, version: int) -> None:
     """Set the version counter of a tensor, if it has one: inference tensors have none."""
     if not tensor.is_inference():
         _set_version_counters((tensor,), (version,))
+
+
+def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -> None:
+    """The same for several, all of them made in or out of inference mode."""
+    if not tensors[0].is_inference():
+        _set_version_counters(tensors, versions)
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

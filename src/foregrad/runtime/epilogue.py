@@ -23,7 +23,7 @@ from foregrad.functionalize.effects import (
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
-from foregrad.substrate import set_version, version_of
+from foregrad.substrate import set_version, set_versions, version_of
 from foregrad.words.attached import Attached
 
 aten = torch.ops.aten
@@ -79,11 +79,14 @@ def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
     This must happen before anything is saved for backward and before views are re-made: the counter is also the stamp
     by which autograd knows that a view is stale.
     """
-    for number, shift in effects.version_shifts.items():
-        if (number in effects.inputs) is inputs and shift > 0:
-            bump = source.name("set_version", set_version)
-            now = f"{source.name('version_of', version_of)}(o{number}) + {shift}" if inputs else str(shift)
-            source.line(f"{bump}(o{number}, {now})")
+    shifts = {n: s for n, s in effects.version_shifts.items() if (n in effects.inputs) is inputs and s > 0}
+    if shifts and not inputs:
+        targets, versions = "".join(f"o{number}, " for number in shifts), "".join(f"{s}, " for s in shifts.values())
+        source.line(f"{source.name('set_versions', set_versions)}(({targets}), ({versions}))")
+    elif shifts:
+        for number, shift in shifts.items():
+            now = f"{source.name('version_of', version_of)}(o{number}) + {shift}"
+            source.line(f"{source.name('set_version', set_version)}(o{number}, {now})")
 
 
 def emit_late_shifts(source: Source, effects: Effects) -> None:
