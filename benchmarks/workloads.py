@@ -31,6 +31,7 @@ def blocks(depth: int) -> Workload:
 
 WORKLOADS: dict[str, Callable[[], Workload]] = {
     "mlp-tiny": lambda: mlp((24, 40, 3), 16),
+    "mlp-wide": lambda: mlp((24, 4096, 3), 64),
     "mlp-small": lambda: mlp((64, 128, 128, 10), 32),
     "mlp-large": lambda: mlp((784, 1024, 1024, 10), 256),
     "gpt": gpt,

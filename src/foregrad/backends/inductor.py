@@ -158,10 +158,11 @@ _LIGHT_BYTES = 1 << 16
 
 
 def _is_light(region: Region) -> bool:
-    """Whether what takes time in a region is to call its kernels, rather than to run them."""
+    """Whether what takes time is to call kernels, rather than to run them: then a graph is a library, which takes some
+    seconds more to build. The regions of a deep model are not worth these: there are several of them to wait for."""
     nodes = region.graph.graph.nodes
     sizes = [s.num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
-    return (region.label == WHOLE or region.count > 1) and sum(sizes) <= _LIGHT_BYTES * len(sizes)
+    return region.label == WHOLE and sum(sizes) <= _LIGHT_BYTES * len(sizes)
 
 
 def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:
