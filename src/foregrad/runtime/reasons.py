@@ -8,6 +8,8 @@ import torch
 
 from foregrad.substrate import autocast_state
 
+_MOST_SHOWN = 8
+
 
 def describe_call(captured: Any) -> dict[str, str]:
     """What a capture assumed, by name, as text that can be compared with another call's."""
@@ -48,8 +50,10 @@ def reason_for(told: dict[str, str], before: list[dict[str, str]]) -> str:
     best = min(range(len(before)), key=lambda i: len(differences[i]))
     if not differences[best]:
         return "the same call, but an object or the overlap of memory differs"
-    parts = [f"{name} was {before[best].get(name)}, is {told.get(name)}" for name in differences[best]]
-    return "; ".join(parts)
+    shown = differences[best][:_MOST_SHOWN]
+    parts = [f"{name} was {before[best].get(name)}, is {told.get(name)}" for name in shown]
+    more = len(differences[best]) - len(shown)
+    return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
 def _module_text(module: torch.nn.Module) -> str:
