@@ -153,3 +153,17 @@ def test_a_change_of_geometry_in_place_is_undone_as_its_view():
     assert out_of_place(aten.squeeze_.dim) is aten.squeeze.dim
     assert out_of_place(aten.resize_.default) is None
     assert out_of_place(aten.mul.Tensor) is None
+
+
+def test_a_differentiable_write_beside_one_through_data_keeps_its_history():
+    def f(a, d):
+        a.data.mul_(2.0)
+        v = d.view(1, 6)[:, 1].unsqueeze(0)
+        v.lerp_(v, 0.3)
+        return d * 1
+
+    def inputs():
+        leaf = torch.ones(3, 2).requires_grad_()
+        return torch.ones(()).requires_grad_(), leaf * 2
+
+    assert_same(f, inputs, calls=2)

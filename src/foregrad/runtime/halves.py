@@ -63,7 +63,8 @@ class CompiledStage:
         self.program = program
         self._way = way
         self.halves: Halves = program.halves
-        self.donation = donate(program) if stage.phase == 0 and can_write(way.backend) else None
+        is_differentiated = stage.phase > 0 or any(base.needs_tangent for base in stage.results.bases)
+        self.donation = donate(program) if not is_differentiated and can_write(way.backend) else None
         written = self.donation.graph if self.donation else self.halves.forward
         forward = start(way.backend, written, "forward")  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]
