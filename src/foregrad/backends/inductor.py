@@ -36,7 +36,7 @@ from foregrad.substrate_inductor import (
     inductor_decompositions,
     inductor_draws_like_eager,
 )
-from foregrad.words.progress import part
+from foregrad.words.progress import log, part
 
 #: Inductor keeps what it is doing in global variables.
 one_at_a_time = threading.RLock()
@@ -127,7 +127,8 @@ class Inductor:
         if as_library:
             try:
                 return library(lowered, is_backward=is_backward).boxed, []
-            except Exception:  # noqa: BLE001  what cannot be a library is called from Python
+            except Exception as error:  # noqa: BLE001  what cannot be a library is called from Python
+                log.info("a light graph cannot be a library, so Python calls its kernels: %s", first_line(error))
                 lowered = self.lowered(graph)
         with part("generate code"), built_later(build_kernels) as waits:
             made = compile_with_inductor(

@@ -4,8 +4,8 @@ mul = aten.mul(w, 0.9)                  mul = aten.mul(w, 0.9)
 return (loss, mul)        becomes       copy_ = aten.copy_(w, mul)
                                         return (loss,)
 
-Only where nothing is kept for a backward, since a value that forward keeps must not change. A write comes as soon as
-nothing reads the old contents any more.
+For programs whose results nobody differentiates: a value that forward keeps must not change, and what is differentiated
+takes all of its inputs. A write comes as soon as nothing reads the old contents any more.
 """
 
 from __future__ import annotations

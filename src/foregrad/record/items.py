@@ -14,11 +14,12 @@ from typing import Any
 
 import torch
 
+from foregrad.record.symbols import Symbolic
 from foregrad.record.trace import Alias
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class ItemNode:
+class ItemNode(Symbolic):
     """What torch calls a node: the object behind the number. `refuse` says that Python cannot know it."""
 
     tensor: torch.Tensor
@@ -26,30 +27,6 @@ class ItemNode:
 
     def guard_float(self, file: str, line: int) -> Any:
         return self.refuse(self.tensor)
-
-    def is_int(self) -> bool:
-        return False
-
-    def is_float(self) -> bool:
-        return True
-
-    def is_bool(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def is_constant(self) -> bool:
-        return False
-
-    def is_nested_int(self) -> bool:
-        return False
-
-    def has_hint(self) -> bool:
-        return False
-
-    def maybe_as_float(self) -> None:
-        return None
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,11 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.origins import where
+from foregrad.record.symbols import Symbolic
 
 
 @dataclass(eq=False, slots=True)
-class Expression:
+class Expression(Symbolic):
     """A number as it is computed: a function of other numbers, or, without one, where it is read.
 
     It is also what torch calls a node: the object behind a `torch.SymFloat`.
@@ -52,25 +53,10 @@ class Expression:
     def is_float(self) -> bool:
         return type(self.value) is float
 
-    def is_bool(self) -> bool:
-        return False
-
-    def is_symbolic(self) -> bool:
-        return True
-
-    def is_constant(self) -> bool:
-        return False
-
-    def is_nested_int(self) -> bool:
-        return False
-
     def has_hint(self) -> bool:
         return True
 
     def maybe_as_int(self) -> None:
-        return None
-
-    def maybe_as_float(self) -> None:
         return None
 
     def maybe_as_bool(self) -> None:
