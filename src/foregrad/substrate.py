@@ -78,6 +78,8 @@ __all__ = [
     "current_autograd_node",
     "default_device_of",
     "exclude_keys",
+    "global_state",
+    "global_state_guard",
     "has_hooks",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
@@ -182,6 +184,18 @@ def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -
 def has_hooks(tensor: torch.Tensor) -> bool:
     """Whether the engine calls someone before or after it adds to the .grad of a leaf."""
     return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+
+
+def global_state() -> str:
+    """Modes of torch that hold everywhere, as a text: gradients, autocast, the default dtype, threads."""
+    return str(GlobalStateGuard().__getstate__())
+
+
+def global_state_guard(state: str) -> GlobalStateGuard:
+    """A guard for modes that were noted before."""
+    guard = GlobalStateGuard()
+    guard.__setstate__(state)  # type: ignore[attr-defined]
+    return guard
 
 
 def version_of(tensor: torch.Tensor) -> int:

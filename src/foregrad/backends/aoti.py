@@ -37,7 +37,7 @@ class AOTI:
                 with part("lower"):
                     lowered = inductor.lowered(graph)
                 made = library(lowered, is_backward=name == "backward")
-                return Guarded(with_tensors(graph, made), graph, name)
+                return Guarded.of(with_tensors(graph, made), graph, name)
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
             _warn_refused(first_line(error))
             return inductor(graph, name)

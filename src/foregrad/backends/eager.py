@@ -11,11 +11,10 @@ reach exactly the same op, since that is faster than going through the op object
 
 from __future__ import annotations
 
-import linecache
 import operator
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache
-from itertools import count
 from typing import Any
 
 import torch
@@ -24,23 +23,14 @@ from torch import fx
 from foregrad.backends.in_place import in_place
 from foregrad.program.clean import is_random
 from foregrad.substrate import BELOW_AUTOGRAD, FUNCTION_HOMES, OpOverload, TorchDispatchMode, exclude_keys
+from foregrad.words.generated import load_source
 from foregrad.words.spec import NumberSpec
-
-_numbers = count()
 
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that runs its ops one by one."""
     source, namespace = graph_source(in_place(module), name)
     return load_source(source, namespace, name)
-
-
-def load_source(source: str, namespace: dict[str, Any], name: str) -> Callable[..., Any]:
-    """Run generated source, which tracebacks can show, and return the function `name` that it defines."""
-    filename = f"<foregrad {name} {next(_numbers)}>"
-    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
-    exec(compile(source, filename, "exec"), namespace)
-    return namespace[name]
 
 
 def graph_source(module: fx.GraphModule, name: str) -> tuple[str, dict[str, Any]]:
@@ -102,7 +92,7 @@ def _call(node: fx.Node, names: Names) -> str:
         return f"{_text(node.args[0], names)}[{node.args[1]}]"
     function: Any = node.target
     if function in ASKS_GRAD_MODE:
-        function = _in_grad_mode(function, bool(node.meta.get("grad_enabled", True)))
+        function = InGradMode(function, bool(node.meta.get("grad_enabled", True)))
     elif isinstance(function, OpOverload):
         function = fast_function(function, _pattern(node)) or function
     args = [_text(a, names) for a in node.args]
@@ -114,13 +104,16 @@ def _call(node: fx.Node, names: Names) -> str:
 ASKS_GRAD_MODE = {torch.ops.aten.mkldnn_rnn_layer.default}
 
 
-@cache
-def _in_grad_mode(func: OpOverload, enabled: bool) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        with torch.set_grad_enabled(enabled):
-            return func(*args, **kwargs)
+@dataclass(frozen=True)
+class InGradMode:
+    """An op that is called with gradients on or off."""
 
-    return call
+    func: OpOverload
+    enabled: bool
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        with torch.set_grad_enabled(self.enabled):
+            return self.func(*args, **kwargs)
 
 
 def _hint(target: Any) -> str:

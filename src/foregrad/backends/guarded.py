@@ -7,6 +7,8 @@ Then the ops run one by one. What the code makes itself is as new, whatever kern
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -66,13 +68,21 @@ def is_opaque(node: fx.Node) -> bool:
 class Guarded:
     """Compiled code, with the ops one by one behind it."""
 
-    def __init__(self, run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> None:
+    def __init__(
+        self, run: Runner, graph: Callable[[], fx.GraphModule], name: str, layouts: list[tuple[int, Spec]]
+    ) -> None:
         self.run = run
-        self.regions = regions
-        self._graph, self._name = graph, name
-        placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
-        self._layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
+        self.graph, self.name, self.layouts = graph, name, layouts
+        self.regions: Regions | None = None
         self._is_given_by_hooks = name == "backward"
+
+    @staticmethod
+    def of(run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> Guarded:
+        placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
+        layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
+        made = Guarded(run, lambda: graph, name, layouts)
+        made.regions = regions
+        return made
 
     @property
     def library(self) -> Any:
@@ -81,17 +91,17 @@ class Guarded:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if ops_are_transformed():
-            return compile_graph(self._graph, self._name)(*inputs)
+            return compile_graph(self.graph(), self.name)(*inputs)
         with exclude_keys(BELOW_AUTOGRAD):  # where versions are counted, too: what the code makes is as new
             return self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))
 
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts."""
         try:
-            for place, spec in self._layouts:
+            for place, spec in self.layouts:
                 check_layout(inputs[place], spec.shape, spec.stride)
         except AssertionError:
-            specs = dict(self._layouts)
+            specs = dict(self.layouts)
             return [_fit(value, specs[i]) if i in specs else value for i, value in enumerate(inputs)]
         return inputs
 
@@ -99,12 +109,19 @@ class Guarded:
 def fitting(run: Runner, graph: fx.GraphModule) -> Runner:
     """Ops one by one among compiled code, which relies on the layouts that shape functions tell of their results."""
     results: Any = graph.graph.output_node().args[0]
-    specs = [r.meta.get("spec") if isinstance(r, fx.Node) else None for r in results]
+    return Fitting(run, tuple(r.meta.get("spec") if isinstance(r, fx.Node) else None for r in results))
 
-    def fit(value: Any, spec: Any) -> Any:
-        return _fit(value, spec) if isinstance(spec, Spec) else value
 
-    return lambda *inputs: tuple(map(fit, run(*inputs), specs))
+@dataclass(frozen=True, eq=False)
+class Fitting:
+    """A function whose results are copied to other layouts where they are not of these."""
+
+    run: Runner
+    specs: tuple[Any, ...]
+
+    def __call__(self, *inputs: Any) -> tuple[Any, ...]:
+        results = zip(self.run(*inputs), self.specs, strict=True)
+        return tuple(_fit(value, spec) if isinstance(spec, Spec) else value for value, spec in results)
 
 
 def _fit(value: torch.Tensor, spec: Spec) -> torch.Tensor:

@@ -18,6 +18,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.builds import stopped_by_interrupts
+from foregrad.backends.code import code_of
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, can_compile, fitting, is_opaque, with_memory
 from foregrad.backends.kernels import build_kernels
@@ -63,7 +64,7 @@ class Inductor:
 
         def finished() -> Runner:
             with part(f"build {name}"), stopped_by_interrupts():
-                return Guarded(with_tensors(graph, finish()), graph, name, found)
+                return Guarded.of(with_tensors(graph, finish()), graph, name, found)
 
         return finished
 
@@ -82,12 +83,7 @@ class Inductor:
         if not any(can_compile(region.graph) for region in found.distinct):
             return lambda: _one_by_one(graph, half)
         finish = self._start_all(found, half, is_apart=True)
-
-        def finished() -> Boxed:
-            run = finish()
-            return lambda inputs: run(*inputs)
-
-        return finished
+        return lambda: FromList(finish())
 
     def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Boxed]:
         """Begin a region; op by op where a compiler cannot do it, or fails."""
@@ -102,31 +98,29 @@ class Inductor:
 
         try:
             with part(f"compile {title}"), one_at_a_time, self.settings(graph):
-                boxed, waits = self._generate(graph, as_library=_is_light(region), is_backward=half == "backward")
+                finish = self._generate(graph, as_library=_is_light(region), is_backward=half == "backward")
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
             failed = op_by_op(error)
             return lambda: failed
 
-        def finish() -> Boxed:
+        def finished() -> Boxed:
             try:
-                for wait in waits:
-                    wait()
+                return finish()
             except Exception as error:  # noqa: BLE001  as above
                 return op_by_op(error)
-            return boxed
 
-        return finish
+        return finished
 
-    def _generate(
-        self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool
-    ) -> tuple[Boxed, list[Callable[[], None]]]:
+    def _generate(self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool) -> Callable[[], Boxed]:
+        """Write the code of a graph; what is returned waits until it is built."""
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
         if as_library:
             try:
-                return library(lowered, is_backward=is_backward).boxed, []
+                boxed = FromList(library(lowered, is_backward=is_backward))
+                return lambda: boxed
             except Exception as error:  # noqa: BLE001  what cannot be a library is called from Python
                 log.info("a light graph cannot be a library, so Python calls its kernels: %s", first_line(error))
                 lowered = self.lowered(graph)
@@ -134,7 +128,13 @@ class Inductor:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
-        return made.current_callable, waits
+
+        def finish() -> Boxed:
+            for wait in waits:
+                wait()
+            return code_of(made.source_code, made.current_callable)
+
+        return finish
 
     def lowered(self, graph: fx.GraphModule) -> Lowered:
         """A graph in the ops that Inductor wants, with its random numbers drawn as `rng` says."""
@@ -177,9 +177,18 @@ def _tensor_places(lowered: Lowered) -> list[int]:
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
 
 
+@dataclass(frozen=True, eq=False)
+class FromList:
+    """A function of values that is called with a list of them."""
+
+    run: Runner
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self.run(*inputs)
+
+
 def _one_by_one(graph: fx.GraphModule, name: str) -> Boxed:
-    run = with_numbers(graph, fitting(run_op_by_op(graph, name), graph))
-    return lambda inputs: run(*inputs)
+    return FromList(with_numbers(graph, fitting(run_op_by_op(graph, name), graph)))
 
 
 def first_line(error: Exception) -> str:

@@ -6,7 +6,6 @@ that a library takes about as long as Inductor's own kernels do. A library that 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,24 +46,18 @@ class Library:
 
     def __init__(self, path: Path, places: tuple[int | None, ...], constants: tuple[torch.Tensor, ...]) -> None:
         self.library = path
+        self.places = places
+        self.constants = constants
         self._run = library_runner(str(path))
-        self._places = places
-        self._constants = constants
+        self._is_plain = not constants and places == tuple(range(len(places)))
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        return tuple(self.boxed(list(inputs)))
-
-    @property
-    def boxed(self) -> Callable[[list[torch.Tensor]], Sequence[Any]]:
-        """The same, taking a list."""
-        is_plain = not self._constants and self._places == tuple(range(len(self._places)))
-        return self._run if is_plain else self._picking
-
-    def _picking(self, inputs: list[torch.Tensor]) -> tuple[Any, ...]:
-        given = [*inputs, *self._constants]
+        if self._is_plain:
+            return tuple(self._run(list(inputs)))
+        given = [*inputs, *self.constants]
         values = self._run(given)
         values += given
-        return tuple([None if place is None else values[place] for place in self._places])
+        return tuple([None if place is None else values[place] for place in self.places])
 
 
 def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.backends.eager import load_source
 from foregrad.substrate import OpOverload
+from foregrad.words.generated import load_source
 from foregrad.words.spec import NumberSpec
 
 Tensor = torch.Tensor
@@ -116,16 +117,23 @@ def with_numbers(graph: fx.GraphModule, run: Runner) -> Runner:
     """Ops one by one, which take numbers, called with tensors."""
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
     places = [place for place, n in enumerate(inputs) if isinstance(n.meta["spec"], NumberSpec)]
-
-    def numbered(*values: Any) -> tuple[Any, ...]:
-        given = list(values)
-        for place in places:
-            given[place] = given[place].item()
-        results = run(*given)
-        return tuple(torch.tensor(r, dtype=torch.float64) if isinstance(r, float) else r for r in results)
-
     has_items = any(n.target is torch.ops.aten._local_scalar_dense.default for n in graph.graph.nodes)
-    return numbered if places or has_items else run
+    return Numbered(run, tuple(places)) if places or has_items else run
+
+
+@dataclass(frozen=True, eq=False)
+class Numbered:
+    """A function that takes numbers at these places, called with tensors."""
+
+    run: Runner
+    places: tuple[int, ...]
+
+    def __call__(self, *values: Any) -> tuple[Any, ...]:
+        given = list(values)
+        for place in self.places:
+            given[place] = given[place].item()
+        results = self.run(*given)
+        return tuple(torch.tensor(r, dtype=torch.float64) if isinstance(r, float) else r for r in results)
 
 
 def with_tensors(graph: fx.GraphModule, run: Runner) -> Runner:
@@ -134,7 +142,7 @@ def with_tensors(graph: fx.GraphModule, run: Runner) -> Runner:
     numbers = [n for n in inputs if isinstance(n.meta["spec"], NumberSpec)]
     if not numbers:
         return run
-    mine = _Numbers([n.meta["spec"].dtype for n in numbers])
+    mine = Numbers([n.meta["spec"].dtype for n in numbers])
     lines = [f"    tensors, {''.join(f'array_{d}, ' for d in mine.dtypes)}= mine.tensors, *mine.arrays\n"]
     for place, dtype in enumerate(mine.dtypes):
         lines.append(f"    array_{dtype}[:] = {''.join(f'{numbers[i].name}, ' for i in mine.places[place])}\n")
@@ -150,11 +158,12 @@ def _given(node: fx.Node, numbers: list[fx.Node], is_returned: bool) -> str:
     return f"tensors[{numbers.index(node)}]{'.clone()' if is_returned else ''}"
 
 
-class _Numbers(threading.local):
+class Numbers(threading.local):
     """Tensors without dimensions, made once for each thread, and the arrays that they lie in: to fill an array takes
     a tenth of the time that it takes to make the tensors."""
 
     def __init__(self, dtypes: list[torch.dtype]) -> None:
+        self.given = dtypes
         kinds = list(dict.fromkeys(dtypes))
         self.dtypes = [str(kind).removeprefix("torch.") for kind in kinds]
         self.places = [[place for place, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds]

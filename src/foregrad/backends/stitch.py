@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foregrad.backends.eager import Names, load_source
+from foregrad.backends.eager import Names
 from foregrad.regions.regions import Regions
+from foregrad.words.generated import load_source
 
 
 def stitch(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,7 +26,8 @@ from foregrad.runtime.epilogue import (
     over_memory,
     set_mode,
 )
-from foregrad.runtime.halves import CompiledStage, Unpacked, differentiable_backward
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import emit_stores, literal
 from foregrad.substrate import (
@@ -39,6 +41,21 @@ from foregrad.substrate import (
 )
 
 _FEW_OPS = 6
+
+
+@dataclass(frozen=True, eq=False)
+class AutogradFunction:
+    """A `torch.autograd.Function` of generated functions."""
+
+    name: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+    def make(self) -> Callable[..., Any]:
+        """How to call it: past the part of torch that looks for transforms, which are ruled out."""
+        members = {"forward": staticmethod(self.forward), "backward": staticmethod(self.backward)}
+        made = type(self.name, (torch.autograd.Function,), members)
+        return super(torch.autograd.Function, made).apply  # type: ignore[misc]
 
 
 class CallWriter:
@@ -91,7 +108,7 @@ class CallWriter:
                 source.line("watched = []")
                 errors = source.name("errors", self.compiled.dead_errors())
                 source.line(f"end = {source.name('dead_ends', dead_ends)}({errors}, watched)")
-            source.line(f"{self._results()} = {source.name('run', self._apply())}({self._arguments()})")
+            source.line(f"{self._results()} = {source.made('run', self._function())}({self._arguments()})")
             self._shift_versions(source, "-")
             for number in self.early:
                 source.line(f"{source.name('set_version', set_version)}(o{number}, 0)")
@@ -201,16 +218,10 @@ class CallWriter:
 
     # -- with autograd ----------------------------------------------------------------------------------
 
-    def _apply(self) -> Callable[..., Any]:
-        """How to call the autograd function: past the part of torch that looks for transforms, which are ruled out."""
-        return super(torch.autograd.Function, self._function()).apply  # type: ignore[misc]
-
-    def _function(self) -> type[torch.autograd.Function]:
+    def _function(self) -> AutogradFunction:
         """The autograd function around the two halves."""
-        forward, backward = self._forward(), self._backward()
         name = self.program.name if self.program.name.isidentifier() else "program"
-        members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
-        return type(name, (torch.autograd.Function,), members)
+        return AutogradFunction(name, self._forward(), self._backward())
 
     def _forward(self) -> Callable[..., Any]:
         source = Source()
@@ -331,38 +342,17 @@ class CallWriter:
         end = [source.name("all_arrived", arrived(tangents))] * self.has_end
         source.line(f"return {', '.join([*['None'] * len(self.leading), *(f'd{i}' for i in order), *end])}")
 
-    def _rare_backward(self) -> Callable[..., Any]:
-        compiled = self.compiled
-        order = [self.gradients.index(lifted) for lifted in self.differentiable]
-        carried = [self.differentiable.index(lifted) for lifted in self.carried]
-        leading = (None,) * len(self.leading)
-        has_live, has_end = bool(self.calling.live), self.has_end
-
-        def rare(ctx: Any, tangents: Any, carriers: Any) -> Any:
-            live = ctx.live if has_live else ()
-            if all(t is None for t in tangents) or not order:
-                gradients: Any = [None] * len(order)
-            elif torch.is_grad_enabled():
-                saved, first = Unpacked(ctx), len(compiled.halves.saved) + len(compiled.checks)
-                edges: list[Any] = [
-                    node.variable if hasattr(node, "variable") else None for node, _ in ctx.next_functions
-                ]
-                for place, carrier in zip(carried, saved.outputs(first) if carried else (), strict=True):
-                    edges[place] = carrier
-                by_slot = {slot: edges[i] for i, slot in enumerate(order)}
-                wanted = [by_slot[i] for i in range(len(order))]
-                gradients = differentiable_backward(compiled, saved, tangents, live, wanted)
-                gradients = [gradients[i] for i in order]
-            else:
-                gradients = compiled.run_backward(Unpacked(ctx), tangents, live)
-                gradients = [gradients[i] for i in order]
-            for place, carried_back in zip(carried, carriers, strict=True):
-                if carried_back is not None:
-                    found = gradients[place]
-                    gradients[place] = carried_back if found is None else found + carried_back
-            return (*leading, *gradients, *([arrived(tangents)] if has_end else []))
-
-        return rare
+    def _rare_backward(self) -> RareBackward:
+        stage = self.compiled
+        return RareBackward(
+            stage=stage,
+            order=tuple(self.gradients.index(lifted) for lifted in self.differentiable),
+            carried=tuple(self.differentiable.index(lifted) for lifted in self.carried),
+            num_saved=len(stage.halves.saved) + len(stage.checks),
+            num_leading=len(self.leading),
+            has_live=bool(self.calling.live),
+            has_end=self.has_end,
+        )
 
     # -- the result -------------------------------------------------------------------------------------
 

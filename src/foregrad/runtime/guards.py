@@ -19,11 +19,19 @@ from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.overlap import Overlap
+from foregrad.runtime.same import SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
-from foregrad.substrate import GlobalStateGuard, TensorGuards, has_hooks, tree_flatten
+from foregrad.substrate import has_hooks, tree_flatten
 
 MISS = object()
+
+#: Lines around the checks of modules, which are left out where there are tensors and no modules.
+MODULES_BEGIN, MODULES_END = "# modules as they were", "# and no others"
+
+#: After the check of a gradient that the program replaces without reading it: a program that was recorded with one does
+#: as well without.
+REPLACED = "# it is replaced"
 _PLAIN = (
     bool,
     int,
@@ -109,7 +117,7 @@ class GuardWriter:
         self.source.line(f"if {condition}: return MISS")
 
     def _state(self) -> None:
-        check = self.source.name("state_is_same", GlobalStateGuard().check)
+        check = self.source.made("state_is_same", SameState.now())
         inference = self.source.name("is_inference", torch.is_inference_mode_enabled)
         self.miss_if(f"not {check}() or {inference}() is not {torch.is_inference_mode_enabled()}")
 
@@ -255,7 +263,8 @@ class GuardWriter:
             self.miss_if(f"{expression} is not {self.bound[id(grad.real)]}")
         else:
             self._bind(grad.real, expression)
-            self.miss_if(f"{self.bound[id(grad.real)]} is None")
+            mark = f"  {REPLACED}" if grad.alias.object in self.assumed.unread else ""
+            self.source.line(f"if {self.bound[id(grad.real)]} is None: return MISS{mark}")
 
     def _tensors(self) -> None:
         used = [lifted for lifted in self.assumed.lifted if lifted.alias.object not in self.assumed.unread]
@@ -264,8 +273,11 @@ class GuardWriter:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
-        guards = TensorGuards(*reals, dynamic_dims_sizes=None, dynamic_dims_strides=None)
-        check = self.source.name("tensors_are_same", guards.check)
+        same = SameTensors.of(reals)
+        if same.is_enough_for(reals):
+            check = self.source.made("tensors_are_same", same)
+        else:
+            check = self.source.name("tensors_are_same", same_tensors(reals))
         may_be_no_tensors = bool(self.assumed.declared.tensors)
         with self.source.block("try:") if may_be_no_tensors else nullcontext():
             self.miss_if(f"not {check}({', '.join(names)})")
@@ -286,7 +298,7 @@ class GuardWriter:
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
-            overlap = Overlap(reals)
+            overlap = Overlap.of(reals)
             self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
 
     # -- modules ----------------------------------------------------------------------------------------
@@ -294,11 +306,13 @@ class GuardWriter:
     def _modules(self) -> None:
         if not self.assumed.modules:
             return
+        self.source.line(MODULES_BEGIN)
         with self.source.block("try:"):
             for module in self.assumed.modules:
                 self.miss_if(" or ".join(self._module(module)))
         with self.source.block("except (AttributeError, KeyError):"):
             self.source.line("return MISS")
+        self.source.line(MODULES_END)
 
     def _module(self, module: torch.nn.Module) -> Iterator[str]:
         """Conditions under which a module is not as it was."""

@@ -188,18 +188,7 @@ class CompiledStage:
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        compiled = self.backward(self.layouts_of(tangents))
-        defined = [t for t in tangents if t is not None]
-        for i in compiled.checks:
-            saved[i]
-        values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
-        with exclude_keys(BELOW_AUTOGRAD):
-            given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
-            results = compiled.run(*values, *live, *given)
-        with torch.no_grad():
-            for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
-                live[place].copy_(value)
-        return list(results[: compiled.num_gradients])
+        return run_compiled(self.backward(self.layouts_of(tangents)), saved, tangents, live)
 
     def next_stage(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
@@ -227,6 +216,21 @@ class CompiledStage:
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
         program = build(following, self.program.name).apply(self._way.passes)
         return CompiledStage(following, program, self._way)
+
+
+def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+    """Run a backward on what was saved and on the tangents that are defined."""
+    defined = [t for t in tangents if t is not None]
+    for i in compiled.checks:
+        saved[i]
+    values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
+    with exclude_keys(BELOW_AUTOGRAD):
+        given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
+        results = compiled.run(*values, *live, *given)
+    with torch.no_grad():
+        for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
+            live[place].copy_(value)
+    return list(results[: compiled.num_gradients])
 
 
 def _survey(stage: Stage, layouts: Layouts) -> Survey | None:

@@ -50,38 +50,41 @@ class Overlap:
     """A function of tensors, which look like those that it is made for. Threads may call it at once: what it knows is
     replaced as a whole."""
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self._captured = _pattern(tensors)
-        self._are_apart = all(len(group) == 1 for group in self._captured)
-        self._has_data = all(address(t)[0] == 0 for t in tensors)
-        self._sizes = [Spec.of(t).num_bytes for t in tensors]
+    def __init__(self, pattern: list[list[int]], sizes: list[int], has_data: bool) -> None:
+        self.pattern, self.sizes, self.has_data = pattern, sizes, has_data
+        self._are_apart = all(len(group) == 1 for group in pattern)
         self._last: tuple[Any, ...] | None = None
         self._known: Places | None = None
 
+    @staticmethod
+    def of(tensors: Sequence[torch.Tensor]) -> Overlap:
+        has_data = all(address(t)[0] == 0 for t in tensors)
+        return Overlap(_pattern(tensors), [Spec.of(t).num_bytes for t in tensors], has_data)
+
     def __call__(self, tensors: Sequence[torch.Tensor]) -> bool:
-        where = tuple(map(_data_ptr if self._has_data else address, tensors))
+        where = tuple(map(_data_ptr if self.has_data else address, tensors))
         if where == self._last:
             return True
         known = self._known
         if known is None or not self._has_moved_apart(where, known):
-            if _pattern(tensors) != self._captured:
+            if _pattern(tensors) != self.pattern:
                 return False
-            if self._has_data and self._are_apart:
+            if self.has_data and self._are_apart:
                 self._known = self._places(where, known)
         self._last = where
         return True
 
     def _places(self, where: tuple[Any, ...], before: Places | None) -> Places:
         if before is None:
-            return Places.of(where, frozenset(), self._sizes)
+            return Places.of(where, frozenset(), self.sizes)
         moved = {place for place, (a, b) in enumerate(zip(where, before.where, strict=True)) if a != b}
-        return Places.of(where, before.moving | moved, self._sizes)
+        return Places.of(where, before.moving | moved, self.sizes)
 
     def _has_moved_apart(self, where: Sequence[Any], known: Places) -> bool:
         """Whether all that has moved is known to move, and is apart from everything else, as it was."""
         if known.settled(where) != known.settled(known.where):
             return False
-        moved = [(where[place], where[place] + self._sizes[place]) for place in known.moving if self._sizes[place]]
+        moved = [(where[place], where[place] + self.sizes[place]) for place in known.moving if self.sizes[place]]
         return all(map(known.is_free, moved)) and not any(a < d and c < b for (a, b), (c, d) in combinations(moved, 2))
 
 

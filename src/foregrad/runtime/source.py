@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foregrad.backends.eager import load_source
+from foregrad.words.generated import Generated, Recipe
 
 
 class Source:
@@ -17,6 +17,7 @@ class Source:
         self._indent = ""
         self._names: dict[int, str] = {}
         self.namespace: dict[str, Any] = {}
+        self._recipes: dict[str, Recipe] = {}
 
     def line(self, text: str) -> None:
         self._lines.append(self._indent + text)
@@ -37,6 +38,12 @@ class Source:
             self.namespace[found] = value
         return found
 
+    def made(self, hint: str, recipe: Recipe, value: Any = None) -> str:
+        """A name for what a recipe makes, or has made already."""
+        name = self.name(hint, recipe.make() if value is None else value)
+        self._recipes[name] = recipe
+        return name
+
     def constant(self, value: Any) -> str:
         """A plain value as text, or as a name where its text would not give it back."""
         if isinstance(value, (bool, int, str, type(None))) or (isinstance(value, float) and value - value == 0.0):
@@ -44,7 +51,7 @@ class Source:
         return self.name("k", value)
 
     def load(self, name: str) -> Callable[..., Any]:
-        return load_source(str(self), self.namespace, name)
+        return Generated(name, str(self), self.namespace, self._recipes).load()
 
     def __str__(self) -> str:
         return "".join(line + "\n" for line in self._lines)

@@ -1,0 +1,1 @@
+"""Keep: programs in files, and found again."""

@@ -1,0 +1,69 @@
+"""Calls in entries: the captured programs of a function, as JSON and blobs, and made again from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from foregrad.keep.code_files import Bytes, code_file, write_once
+from foregrad.keep.describe import Describer
+from foregrad.keep.places import Places
+from foregrad.keep.restore import Restorer
+from foregrad.runtime.guards import MODULES_BEGIN, MODULES_END, REPLACED
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.same import SameState
+from foregrad.words.generated import Generated, generated_of
+
+OBJECTS = "objects.json"
+
+
+@dataclass(frozen=True)
+class KeptCalls:
+    """Descriptions of calls, and the blobs that they name."""
+
+    roots: list[Any] = field(default_factory=list)
+    blobs: dict[str, bytes] = field(default_factory=dict)
+
+
+def keep_calls(calls: list[Callable[..., Any]], places: Places, *, needs_code: bool) -> KeptCalls:
+    """Describe generated calls. Without `needs_code` they must need no function of the user's."""
+    describer = Describer(places, needs_code=needs_code)
+    roots = [describer(call) for call in calls]
+    return KeptCalls(roots, {**describer.blobs, OBJECTS: json.dumps(describer.table).encode()})
+
+
+def restore_calls(
+    roots: list[Any],
+    read: Callable[[str], Bytes],
+    places: Places,
+    record: Callable[[], CompiledStage] | None = None,
+) -> list[Callable[..., Any]]:
+    """The calls of an entry; `read` gives the contents of its blobs."""
+
+    def unpack(name: str, beside: Mapping[str, str]) -> Any:
+        path = code_file(name, read)
+        for suffix, other in beside.items():
+            write_once(path.with_suffix(suffix), read(other))
+        return path
+
+    restorer = Restorer(json.loads(bytes(read(OBJECTS))), read, places, unpack, record)
+    return [restorer(root) for root in roots]
+
+
+def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., Any]:
+    """A call that also begins without gradients where it replaces them, as it does in a new process.
+
+    A bare one does not look at modules: they have no code, and nobody can have changed them.
+    """
+    found = generated_of(call)
+    assert found is not None
+    lines = [line for line in found.text.splitlines(keepends=True) if not line.endswith(f"{REPLACED}\n")]
+    text = "".join(lines)
+    if is_bare:
+        before, _, rest = text.partition(f"    {MODULES_BEGIN}\n")
+        text = before + rest.partition(f"    {MODULES_END}\n")[2] if rest else text
+    recipes = {n: r.with_these_threads() if isinstance(r, SameState) else r for n, r in found.recipes.items()}
+    renewed = {n: recipes[n].make() for n, r in found.recipes.items() if isinstance(r, SameState)}
+    return Generated(found.name, text, {**found.namespace, **renewed}, recipes).load()

@@ -1,0 +1,39 @@
+"""Code as files: the loader of shared libraries wants a path, so the code of an entry is written out, once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+
+from foregrad.backends.toolchain import cache_folder
+
+_FOLDER = "code-1"
+
+Bytes = bytes | memoryview
+
+
+def code_file(name: str, read: Callable[[str], Bytes]) -> Path:
+    """A file with the contents of a blob whose name ends in the digest of its contents."""
+    folder = cache_folder() / _FOLDER
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = folder / f"{name.rpartition('/')[2]}.so"
+    write_once(path, read(name))
+    return path
+
+
+def write_once(path: Path, data: Bytes) -> None:
+    """Let a file hold this; others see all of it or nothing, and one that is loaded already stays as it is."""
+    if _holds(path, data):
+        return
+    with NamedTemporaryFile(dir=path.parent, prefix="writing-", delete=False) as file:
+        file.write(data)
+    os.replace(file.name, path)
+
+
+def _holds(path: Path, data: Bytes) -> bool:
+    try:
+        return path.read_bytes() == data
+    except OSError:  # it is not there, or it cannot be read, which writing it anew mends
+        return False

@@ -1,0 +1,159 @@
+"""Describe: a generated function with everything that it calls, as JSON and blobs.
+
+Every object stands in a table after those that it is made of; `restore` makes them in that order. Compiled code is kept
+as blobs, named by their content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from types import BuiltinFunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch import fx
+
+from foregrad.backends.guarded import Guarded
+from foregrad.backends.library import Library
+from foregrad.errors import CannotKeep
+from foregrad.keep.graphs import graph_to_json
+from foregrad.keep.kinds import KINDS
+from foregrad.keep.known import ROOTS, name_of
+from foregrad.keep.places import Places
+from foregrad.keep.plain import to_json
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.rare import KeptStage
+from foregrad.substrate import OpOverload, TreeSpec
+from foregrad.substrate_keep import op_namespace, tree_spec_to_text
+from foregrad.words.generated import Generated, generated_of
+from foregrad.words.spec import Spec
+
+
+class Describer:
+    """Describes objects; `table` and `blobs` are what was described so far."""
+
+    def __init__(self, places: Places, *, needs_code: bool) -> None:
+        self.places = places
+        self.needs_code = needs_code  # whether the function itself will be at hand
+        self.table: list[Any] = []
+        self.blobs: dict[str, bytes] = {}
+        self._at: dict[int, int] = {}
+        self._alive: list[Any] = []
+
+    def __call__(self, value: Any) -> Any:
+        """A value as JSON."""
+        return to_json(value, self._object)
+
+    def _object(self, value: Any) -> Any:
+        if id(value) not in self._at:
+            description = self._describe(value)
+            self.table.append(description)
+            self._alive.append(value)
+            self._at[id(value)] = len(self.table) - 1
+        return {"is": "object", "at": self._at[id(value)]}
+
+    def _describe(self, value: Any) -> Any:
+        place = self.places.of(value)
+        if place is not None:
+            return place
+        generated = generated_of(value)
+        if generated is not None:
+            return self._generated(generated)
+        if isinstance(value, Guarded):  # its graph is behind a function, since it is rarely looked at
+            parts = {"run": self(value.run), "graph": self(value.graph()), "name": value.name}
+            return {"is": "made", "kind": "Guarded", "parts": {**parts, "layouts": self(value.layouts)}}
+        kind = KINDS.get(type(value).__qualname__)
+        if kind is not None:
+            parts = {part: self(getattr(value, part)) for part in kind.parts}
+            return {"is": "made", "kind": type(value).__qualname__, "parts": parts}
+        for what, describe in self._ways():
+            if isinstance(value, what):
+                return describe(value)
+        return self._known(value)
+
+    def _ways(self) -> list[tuple[Any, Callable[[Any], Any]]]:
+        return [
+            (OpOverload, lambda op: {"is": "op", "name": f"{op._schema.name}.{op._overloadname}"}),
+            (Library, self._library),
+            (CompiledStage, self._stage),
+            (KeptStage, lambda stage: {"is": "stage", "name": stage.name, "usual": self(stage.usual)}),
+            (fx.GraphModule, lambda graph: graph_to_json(graph, self)),
+            (TreeSpec, self._structure),
+            (torch.Tensor, self._tensor),
+            (BuiltinFunctionType, self._builtin),
+            (MethodType, lambda method: {"is": "method", "of": self(method.__self__), "name": method.__name__}),
+            (Exception, self._error),
+        ]
+
+    def _generated(self, generated: Generated) -> Any:
+        names = {
+            name: {"is": "recipe", "of": self(generated.recipes[name])} if name in generated.recipes else self(value)
+            for name, value in generated.namespace.items()
+        }
+        return {"is": "function", "name": generated.name, "text": generated.text, "names": names}
+
+    def _library(self, library: Library) -> Any:
+        ops = library.library.with_suffix(".json")
+        return {
+            "is": "library",
+            "code": self._file(library.library),
+            "ops": self._file(ops) if ops.exists() else None,
+            "places": self(library.places),
+            "constants": self(library.constants),
+        }
+
+    def _stage(self, stage: CompiledStage) -> Any:
+        return {"is": "stage", "name": stage.program.name, "usual": self(stage.usual_backward())}
+
+    def _structure(self, structure: TreeSpec) -> Any:
+        text = tree_spec_to_text(structure)
+        if text is None:
+            raise CannotKeep(f"a result is a container that pytree cannot write down: {structure}")
+        return {"is": "structure", "text": text}
+
+    def _tensor(self, tensor: torch.Tensor) -> Any:
+        if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout != torch.strided:
+            raise CannotKeep(
+                f"the program reads a {type(tensor).__name__} {Spec.of(tensor)} that is neither an argument nor "
+                "declared state"
+            )
+        whole = torch.empty(tensor.untyped_storage().nbytes(), dtype=torch.uint8)
+        whole.set_(tensor.untyped_storage())
+        blob = self._blob(whole.numpy().tobytes(), "tensor")
+        return {"is": "tensor", "data": blob, "spec": self(Spec.of(tensor)), "offset": tensor.storage_offset()}
+
+    def _builtin(self, function: Any) -> Any:
+        """A kernel that was built, or a function of torch's."""
+        module = function.__self__
+        is_ours = isinstance(module, ModuleType) and function.__name__.startswith("kernel_")
+        if is_ours and getattr(module, "__file__", None):
+            return {"is": "kernel", "code": self._file(Path(str(module.__file__))), "name": function.__name__}
+        return self._known(function)
+
+    def _error(self, error: Exception) -> Any:
+        return {"is": "error", "type": self(type(error)), "arguments": self(error.args)}
+
+    def _known(self, value: Any) -> Any:
+        if (namespace := op_namespace(value)) is not None:
+            return {"is": "ops", "name": namespace}
+        name = name_of(value)
+        if name is None or (not self.needs_code and name.partition(".")[0] not in ROOTS):
+            raise CannotKeep(f"the program refers to {_words(value)}, which no file can hold")
+        return {"is": "known", "name": name}
+
+    # -- blobs ------------------------------------------------------------------------------------------
+
+    def _file(self, path: Path) -> str:
+        return self._blob(path.read_bytes(), "code")
+
+    def _blob(self, data: bytes, folder: str) -> str:
+        name = f"{folder}/{hashlib.sha256(data).hexdigest()}"
+        self.blobs[name] = data
+        return name
+
+
+def _words(value: Any) -> str:
+    named = getattr(value, "__qualname__", None)
+    return f"`{named}`" if isinstance(named, str) else f"a {type(value).__name__} object"

@@ -1,0 +1,124 @@
+"""Restore: the functions that `describe` has described, made again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from foregrad.backends.library import Library
+from foregrad.errors import CorruptArtifact
+from foregrad.keep.graphs import graph_from_json
+from foregrad.keep.kinds import KINDS
+from foregrad.keep.known import find
+from foregrad.keep.places import PLACES, Places
+from foregrad.keep.plain import from_json
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.rare import KeptStage
+from foregrad.substrate_keep import load_extension, tree_spec_from_text
+from foregrad.words.generated import Generated
+from foregrad.words.spec import Spec
+
+
+class Restorer:
+    """Makes the objects of a table. `read` gives the contents of a blob, `unpack` a file with them, for the loader of
+    libraries, and other blobs beside it."""
+
+    def __init__(
+        self,
+        table: Sequence[Any],
+        read: Callable[[str], bytes | memoryview],
+        places: Places,
+        unpack: Callable[[str, Mapping[str, str]], Path],
+        record: Callable[[], CompiledStage] | None = None,
+    ) -> None:
+        self.places = places
+        self._read = read
+        self._unpack = unpack
+        self._record = record
+        self._objects: list[Any] = []
+        self._modules: dict[str, Any] = {}
+        for description in table:
+            self._objects.append(self._make(description))
+
+    def __call__(self, data: Any) -> Any:
+        """The value of a description."""
+        return from_json(data, self._object)
+
+    def _object(self, data: Any) -> Any:
+        if data.get("is") == "recipe":
+            return self(data["of"]).make()
+        if data.get("is") != "object" or not 0 <= data["at"] < len(self._objects):
+            raise CorruptArtifact(f"a description refers to what is not before it: {str(data)[:80]}")
+        return self._objects[data["at"]]
+
+    def _make(self, data: Any) -> Any:
+        kind = data.get("is")
+        if kind in PLACES:
+            return self.places.find(data)
+        maker = getattr(self, f"_{kind}", None) if kind in _KINDS else None
+        if maker is None:
+            raise CorruptArtifact(f"there is no kind of object {kind!r}")
+        return maker(data)
+
+    def _function(self, data: Any) -> Any:
+        names = {name: self(value) for name, value in data["names"].items()}
+        recipes = {n: self(v["of"]) for n, v in data["names"].items() if isinstance(v, dict) and v["is"] == "recipe"}
+        return Generated(data["name"], data["text"], names, recipes).load()
+
+    def _made(self, data: Any) -> Any:
+        kind = KINDS.get(data["kind"])
+        if kind is None:
+            raise CorruptArtifact(f"there is no kind of object {data['kind']!r}")
+        return kind.make(**{part: self(value) for part, value in data["parts"].items()})
+
+    def _op(self, data: Any) -> Any:
+        namespace, _, rest = data["name"].partition("::")
+        name, _, overload = rest.partition(".")
+        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+
+    def _library(self, data: Any) -> Any:
+        ops = {} if data["ops"] is None else {".json": data["ops"]}  # which torch looks for beside the library
+        path = self._unpack(data["code"], ops)
+        return Library(path, self(data["places"]), self(data["constants"]))
+
+    def _kernel(self, data: Any) -> Any:
+        if data["code"] not in self._modules:
+            self._modules[data["code"]] = load_extension("kernel", self._unpack(data["code"], {}))
+        return getattr(self._modules[data["code"]], data["name"])
+
+    def _stage(self, data: Any) -> Any:
+        return KeptStage(data["name"], self(data["usual"]), self._record)
+
+    def _graph(self, data: Any) -> Any:
+        return cache(lambda: graph_from_json(data, self))  # most are never asked for
+
+    def _structure(self, data: Any) -> Any:
+        return tree_spec_from_text(data["text"])
+
+    def _tensor(self, data: Any) -> Any:
+        spec: Spec = self(data["spec"])
+        flat = torch.frombuffer(bytearray(self._read(data["data"])), dtype=torch.uint8)
+        whole = torch.empty(0, dtype=spec.dtype)
+        return whole.set_(flat.untyped_storage(), data["offset"], spec.shape, spec.stride)
+
+    def _method(self, data: Any) -> Any:
+        return getattr(self(data["of"]), data["name"])
+
+    def _error(self, data: Any) -> Any:
+        return self(data["type"])(*self(data["arguments"]))
+
+    def _known(self, data: Any) -> Any:
+        return find(data["name"])
+
+    def _ops(self, data: Any) -> Any:
+        return getattr(torch.ops, data["name"])
+
+
+_KINDS = (
+    "function", "made", "op", "library", "kernel", "stage", "graph", "structure", "tensor", "method", "error", "known",
+    "ops",
+)  # fmt: skip

@@ -1,0 +1,70 @@
+"""Same: guards of torch's, written in C++, and how to make them again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.substrate import TensorGuards, global_state, global_state_guard
+from foregrad.words.spec import Spec
+
+Check = Callable[..., bool]
+
+
+@dataclass(frozen=True)
+class SameTensors:
+    """Whether tensors are of the kinds, dtypes, devices and layouts that they were of."""
+
+    specs: tuple[Spec, ...]
+    kinds: tuple[type, ...]
+
+    @staticmethod
+    def of(tensors: Sequence[Any]) -> SameTensors:
+        return SameTensors(tuple(map(Spec.of, tensors)), tuple(map(type, tensors)))
+
+    def make(self) -> Check:
+        return same_tensors([_example(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)])
+
+    def is_enough_for(self, tensors: Sequence[Any]) -> bool:
+        """Whether a guard that is made from this takes these tensors: none has a property that is not said here."""
+        plain = all(spec.device.type == "cpu" for spec in self.specs) and {*self.kinds} <= _KINDS
+        return plain and self.make()(*tensors)
+
+
+_KINDS = {torch.Tensor, torch.nn.Parameter}
+
+
+def same_tensors(examples: Sequence[Any]) -> Check:
+    check: Check = TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+    return check
+
+
+def _example(spec: Spec, kind: type) -> torch.Tensor:
+    """A tensor of this kind whose memory nobody touches."""
+    ghost = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+    if kind is torch.nn.Parameter:
+        return torch.nn.Parameter(ghost, requires_grad=spec.requires_grad)
+    return ghost.requires_grad_(spec.requires_grad)
+
+
+@dataclass(frozen=True)
+class SameState:
+    """Whether modes that hold everywhere are as they were: gradients, autocast, the default dtype, threads."""
+
+    state: str
+
+    @staticmethod
+    def now() -> SameState:
+        return SameState(global_state())
+
+    def with_these_threads(self) -> SameState:
+        """The same with as many threads as there are now: compiled code does not depend on their number."""
+        return SameState(json.dumps({**json.loads(self.state), "num_threads": torch.get_num_threads()}))
+
+    def make(self) -> Check:
+        check: Check = global_state_guard(self.state).check
+        return check
