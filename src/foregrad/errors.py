@@ -4,7 +4,10 @@ ForegradError
 ├── CaptureError      the function cannot be recorded faithfully; names the user's line
 ├── GuardError        called with inputs that a fixed program was not captured for
 ├── ProgramError      a program breaks one of its own rules
-└── BackwardError     a backward needs a value that this program did not keep
+├── BackwardError     a backward needs a value that this program did not keep
+├── StaleArtifact     a saved program does not fit the state, or the machine, that it is loaded for
+├── CorruptArtifact   a saved program is damaged, cut short or made up
+└── UntrustedArtifact a saved program is not signed by anyone who is trusted
 """
 
 from __future__ import annotations
@@ -28,3 +31,15 @@ class ProgramError(ForegradError):
 
 class BackwardError(ForegradError):
     """A backward of an unusual kind needs a value of the forward that was not kept for it."""
+
+
+class StaleArtifact(ForegradError):
+    """A saved program does not fit what it is loaded for; lists every mismatch."""
+
+
+class CorruptArtifact(ForegradError):
+    """A saved program is not as it was written; says what is wrong and where. Nothing of it was used."""
+
+
+class UntrustedArtifact(ForegradError):
+    """A saved program carries no signature that is accepted here; says why. Nothing of it was used."""

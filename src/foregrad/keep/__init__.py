@@ -1,0 +1,1 @@
+"""Keep what was compiled: as a file, and in a cache."""
