@@ -15,7 +15,7 @@ from typing import Any
 
 from foregrad.keep import header as head
 from foregrad.keep.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
-from foregrad.keep.source import File, Memory, Source
+from foregrad.keep.opened import File, Memory, Opened
 from foregrad.keep.trust import Signer, Trust
 
 __all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "unpack", "write"]
@@ -30,7 +30,7 @@ class Entry:
     """A header that is right, and blobs whose digests are checked whenever they are asked for."""
 
     header: Header
-    source: Source
+    source: Opened
 
     @property
     def about(self) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def unpack(source: bytes | Path, *, trust: Trust | None = None, limits: Limits =
     return Entry(header, opened)
 
 
-def _open(source: bytes | Path) -> Source:
+def _open(source: bytes | Path) -> Opened:
     return File(source) if isinstance(source, Path) else Memory(source)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from foregrad.errors import CorruptArtifact
 from foregrad.keep import strict_json
-from foregrad.keep.source import Source
+from foregrad.keep.opened import Opened
 from foregrad.keep.trust import Signature, Signer, Trust
 
 MAGIC = b"\x89fg\r\n\x1a\n\0"
@@ -100,7 +100,7 @@ def build(about: dict[str, Any], blobs: Mapping[str, memoryview], signer: Signer
     return head.ljust(start, b"\0")
 
 
-def read(source: Source, trust: Trust | None, limits: Limits) -> Header:
+def read(source: Opened, trust: Trust | None, limits: Limits) -> Header:
     """The header of a file. With `trust`, its signature is checked before its text is parsed."""
     prelude = source.read(0, _PRELUDE.size)
     if len(prelude) < _PRELUDE.size or prelude[: len(MAGIC)] != MAGIC:
@@ -135,7 +135,7 @@ def read(source: Source, trust: Trust | None, limits: Limits) -> Header:
     return Header(about, blobs, signature, digest.hex(), head_length, file_length)
 
 
-def corrupt(source: Source, what: str) -> CorruptArtifact:
+def corrupt(source: Opened, what: str) -> CorruptArtifact:
     """The error for a file that something is wrong with."""
     return CorruptArtifact(
         f"{source.where} {what}. Nothing of it was used: build it again, or get it again from where it came."
@@ -162,7 +162,7 @@ def _write_text(about: dict[str, Any], blobs: Mapping[str, memoryview]) -> tuple
     return text, end
 
 
-def _read_signature(source: Source, block: bytes) -> Signature | None:
+def _read_signature(source: Opened, block: bytes) -> Signature | None:
     if not block:
         return None
     if len(block) > _SIGNATURE.size:

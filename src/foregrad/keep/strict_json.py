@@ -1,7 +1,7 @@
 """JSON as the header of a file holds it: plain data in bounded size, with one meaning for every reader.
 
-No NaN and no infinity, no key twice, no lone surrogates, and no nesting that a parser could fall over. Text from outside
-is measured before it is parsed. Every refusal is a ValueError that completes the sentence "the header ...".
+No NaN and no infinity, no key twice, no lone surrogates, and no nesting that a parser could fall over. Text that
+comes from outside is measured before it is parsed. A ValueError completes the sentence "the header ...".
 """
 
 from __future__ import annotations

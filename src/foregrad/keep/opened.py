@@ -1,4 +1,4 @@
-"""Where the bytes of an entry come from: memory, or a file.
+"""The bytes of an entry, in memory or in a file that is open.
 
 A file is read, not mapped: if it is cut short, or withdrawn by a server, that is an error to handle and not the end of
 the process. It stays open, and so stays the same file when another one takes its name.
@@ -16,14 +16,14 @@ from typing import Protocol
 from foregrad.errors import CorruptArtifact
 
 
-class Source(Protocol):
+class Opened(Protocol):
     """Bytes at offsets."""
 
     where: str
     length: int
 
     def read(self, offset: int, length: int) -> memoryview:
-        """These bytes, fewer where the source ends before."""
+        """These bytes, fewer where there are no more."""
         ...
 
     def map(self, offset: int, length: int) -> memoryview:
