@@ -153,7 +153,7 @@ def _write_text(about: dict[str, Any], blobs: Mapping[str, memoryview]) -> tuple
         rows.append({"name": name, "offset": offset, "length": len(view), "sha256": digest})
     header = {"format": VERSION, "about": about, "blobs": rows}
     try:
-        text = strict_json.encode(header, depth=limits.header_depth, values=limits.header_values)
+        text = strict_json.encode(header, depth=limits.header_depth)
         _read_text(text, 0, limits)
     except ValueError as error:
         raise ValueError(f"this cannot be packed, since the header {error}") from None

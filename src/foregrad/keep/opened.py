@@ -10,10 +10,13 @@ import mmap
 import os
 import stat
 import weakref
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
 from foregrad.errors import CorruptArtifact
+
+_LARGE = 4 << 20
 
 
 class Opened(Protocol):
@@ -61,7 +64,7 @@ class File:
             raise CorruptArtifact(f"{path} is no file but a folder, a pipe or a device; give the path of a .fg file.")
 
     def read(self, offset: int, length: int) -> memoryview:
-        buffer = memoryview(bytearray(max(0, min(length, self.length - offset))))
+        buffer = _memory(max(0, min(length, self.length - offset)))
         filled = 0
         try:
             while count := os.preadv(self._descriptor, [buffer[filled:]], offset + filled):
@@ -79,3 +82,13 @@ class File:
         skipped = offset % mmap.ALLOCATIONGRANULARITY
         pages = mmap.mmap(self._descriptor, skipped + length, access=mmap.ACCESS_COPY, offset=offset - skipped)
         return memoryview(pages)[skipped:]
+
+
+def _memory(length: int) -> memoryview:
+    """Memory to read into. Much of it is not filled with zeros first, and comes in large pages where there are such."""
+    if length < _LARGE:
+        return memoryview(bytearray(length))
+    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages; they are faster, and otherwise the same
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
