@@ -56,6 +56,7 @@ test: $(STAMP)
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.fuzz --count 5000
+	$(PY) -m tests.keep.fuzz --count 50000
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 

@@ -6,8 +6,19 @@ from typing import Any as _Any
 
 from foregrad.api import compile
 from foregrad.capture import capture
-from foregrad.errors import BackwardError, CaptureError, ForegradError, GuardError, ProgramError
+from foregrad.errors import (
+    BackwardError,
+    CannotKeep,
+    CaptureError,
+    CorruptArtifact,
+    ForegradError,
+    GuardError,
+    ProgramError,
+    StaleArtifact,
+    UntrustedArtifact,
+)
 from foregrad.explain import explain
+from foregrad.keep.artifact import load
 from foregrad.program.program import Program
 from foregrad.step import step
 
@@ -16,14 +27,19 @@ if _TYPE_CHECKING:
 
 __all__ = [
     "BackwardError",
+    "CannotKeep",
     "CaptureError",
+    "CorruptArtifact",
     "ForegradError",
     "GuardError",
     "Program",
     "ProgramError",
+    "StaleArtifact",
+    "UntrustedArtifact",
     "capture",
     "compile",
     "explain",
+    "load",
     "step",
 ]
 

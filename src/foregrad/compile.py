@@ -6,14 +6,18 @@ import functools
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from foregrad.capture import Captured, capture_call
 from foregrad.check import Checker, Compared, Verification
-from foregrad.errors import CaptureError
+from foregrad.errors import CannotKeep, CaptureError
 from foregrad.functionalize.effects import Copy
+from foregrad.keep.artifact import KeptCapture
+from foregrad.keep.artifact import save as save_artifact
+from foregrad.keep.trust import Signer as Key
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
 from foregrad.regions.regions import Regions, region_notes
@@ -112,6 +116,23 @@ class Compiled:
         except Compared:
             return Verification(self.name, tuple(checker.differences), checker.first_op)
         raise CaptureError(f"{self.name} runs no program on these arguments, so there is nothing to compare.")
+
+    def save(self, path: str | Path, *, weights: bool = True, key: Key | None = None) -> None:
+        """Write the programs captured so far into a file, from which `fg.load` runs them in a new process.
+
+        With `weights` the file also holds the parameters, buffers and optimizer state, so that no model code is needed.
+        `key` signs it.
+        """
+        if not self.captures:
+            raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")
+        kept = [KeptCapture(c.call, c.program, str(c), c.reason, c.timings) for c in self.captures]
+        save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
+
+    _kind = "function"
+
+    def _state(self) -> tuple[Any, ...]:
+        """The modules, optimizers and tensors whose contents the programs read and write."""
+        return ()
 
     @property
     def timings(self) -> Timings:

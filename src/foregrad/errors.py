@@ -6,9 +6,9 @@ ForegradError
 ├── ProgramError      a program breaks one of its own rules
 ├── BackwardError     a backward needs a value that this program did not keep
 ├── CannotKeep        a program cannot be kept in a file; says what in it
-├── StaleArtifact     a file does not fit the state or the machine that it is loaded for; lists all that differs
-├── CorruptArtifact   a file is damaged, or none of ours
-└── UntrustedArtifact a file is not signed by someone who is trusted
+├── StaleArtifact     a saved program does not fit the state, or the machine, that it is loaded for
+├── CorruptArtifact   a saved program is damaged, cut short or made up
+└── UntrustedArtifact a saved program is not signed by anyone who is trusted
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class CannotKeep(ForegradError):
 
 
 class StaleArtifact(ForegradError):
-    """A file was made for other state, another torch or another machine; lists every mismatch."""
+    """A saved program does not fit what it is loaded for; lists every mismatch."""
 
 
 class CorruptArtifact(ForegradError):
-    """A file is damaged, cut off, or not one of ours; nothing of it was run."""
+    """A saved program is not as it was written; says what is wrong and where. Nothing of it was used."""
 
 
 class UntrustedArtifact(ForegradError):
-    """A file is not signed, or not by a key that is trusted; nothing of it was run."""
+    """A saved program carries no signature that is accepted here; says why. Nothing of it was used."""

@@ -18,7 +18,7 @@ from foregrad.compile import Compiled
 from foregrad.runtime.halves import Way
 
 #: What a compiled module has beside everything that its module has.
-_OF_COMPILED = ("captures", "regions", "timings", "verify")
+_OF_COMPILED = ("captures", "regions", "save", "timings", "verify")
 
 
 class CompiledForward:
@@ -82,6 +82,11 @@ class ForwardOf(Compiled):
         self._forward = type(module).forward.__get__(module)
         super().__init__(self._forward, way)
         self.target = module
+
+    _kind = "module"
+
+    def _state(self) -> tuple[Any, ...]:
+        return (self.target,)
 
     def _record(self, args: Any, kwargs: Any) -> Captured:
         return capture_call(self.target, args, kwargs, call=self._forward)

@@ -85,6 +85,11 @@ class Step(Compiled):
         self._python = python
         self._named: set[str] = set()  # what it does in Python that was spoken of
 
+    _kind = "step"
+
+    def _state(self) -> tuple[Any, ...]:
+        return self.state
+
     def _capture(self, args: Any, kwargs: Any) -> Any:
         try:
             return super()._capture(args, kwargs)

@@ -1,1 +1,1 @@
-"""Keep: programs in files, and found again."""
+"""Keep what was compiled: as a file, and in a cache."""

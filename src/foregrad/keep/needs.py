@@ -38,3 +38,13 @@ def _is_enough(name: str, needed: str, here: str) -> bool:
     if name == "instructions" and {needed, here} <= set(_INSTRUCTIONS):
         return _INSTRUCTIONS.index(here) >= _INSTRUCTIONS.index(needed)
     return needed == here
+
+
+def foregrad_version() -> str:
+    """The version that is installed."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return version("foregrad")
+    except PackageNotFoundError:
+        return "not installed"

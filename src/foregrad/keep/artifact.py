@@ -1,0 +1,106 @@
+"""Artifacts: a compiled function, module or step in one file, which a new process runs without tracing.
+
+compiled.save("step.fg")
+step = fg.load("step.fg", state=(model, optimizer))     # trains these
+step = fg.load("step.fg")                               # trains the weights in the file, needs no model code
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from foregrad.errors import StaleArtifact
+from foregrad.keep.calls import for_artifact, keep_calls, restore_calls
+from foregrad.keep.container import unpack, write
+from foregrad.keep.loaded import Loaded
+from foregrad.keep.needs import foregrad_version, missing, needs
+from foregrad.keep.places import Places
+from foregrad.keep.state import keep_state, mismatches, stand_ins, tensors_from_bytes, tensors_to_bytes
+from foregrad.keep.trust import Signer, Trust
+from foregrad.program.program import Program
+from foregrad.words.progress import Timings
+
+_TENSORS = "state.safetensors"
+
+
+@dataclass(frozen=True)
+class KeptCapture:
+    """One captured program, as an artifact holds it."""
+
+    call: Callable[..., Any]
+    program: Program
+    listing: str
+    reason: str
+    timings: Timings
+
+
+def save(
+    path: Path,
+    kind: str,
+    name: str,
+    captures: Sequence[KeptCapture],
+    state: tuple[Any, ...],
+    *,
+    weights: bool = True,
+    signer: Signer | None = None,
+) -> None:
+    """Write captured programs, and the state that they run on, into a file."""
+    kept = keep_calls([capture.call for capture in captures], Places(state, None), needs_code=False)
+    held = keep_state(state)
+    header = {
+        "kind": kind,
+        "name": name,
+        "needs": needs(has_code=any(name.startswith("code/") for name in kept.blobs)),
+        "provenance": {"foregrad": foregrad_version(), "created": datetime.now(UTC).isoformat(timespec="seconds")},
+        "captures": [
+            {
+                "reason": capture.reason,
+                "signature": signature_of(capture.program),
+                "program": capture.listing,
+                "timings": [[part.name, part.seconds] for part in capture.timings.parts],
+                "call": root,
+            }
+            for capture, root in zip(captures, kept.roots, strict=True)
+        ],
+        "state": held.layout,
+    }
+    write(path, header, {**kept.blobs, _TENSORS: tensors_to_bytes(held.tensors if weights else {})}, signer=signer)
+
+
+def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust | None = None) -> Loaded:
+    """A saved function, module or step, ready to run: nothing is traced or compiled.
+
+    `state` are the modules, optimizers and tensors that it is to work on, as they were given when it was made; they
+    must have the names, shapes and dtypes that they had. Without it the tensors in the file are used, and no code of
+    the model is needed.
+
+    A file holds compiled code: load what you trust. With `trust` it must be signed by a key that you name.
+    """
+    entry = unpack(Path(path), trust=trust)
+    about = entry.about
+    different = missing(about["needs"])
+    is_bare = state is None
+    if is_bare:
+        state = stand_ins(about["state"], tensors_from_bytes(entry.blob(_TENSORS)))
+    else:
+        state = state if isinstance(state, tuple) else (state,)
+        different += mismatches(about["state"], state)
+    if different:
+        raise StaleArtifact(
+            f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
+        )
+    calls = restore_calls([capture["call"] for capture in about["captures"]], entry.blob, Places(state, None))
+    return Loaded(about, [for_artifact(call, is_bare=is_bare) for call in calls], state)
+
+
+def signature_of(program: Program) -> dict[str, Any]:
+    """Names, roles and specs of what enters and leaves, as text."""
+    signature = program.signature
+    return {
+        side: [{"role": one.role, "name": one.name, "spec": str(one.spec)} for one in values]
+        for side, values in (("inputs", signature.inputs), ("outputs", signature.outputs))
+    }

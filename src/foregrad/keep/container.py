@@ -1,0 +1,137 @@
+"""Entries: a JSON header and blobs in one `.fg` file, or in bytes. FORMAT.md specifies it byte by byte.
+
+Reading runs nothing of an entry. Whatever is wrong with one is a CorruptArtifact or an UntrustedArtifact.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from foregrad.keep import header as head
+from foregrad.keep.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
+from foregrad.keep.opened import File, Memory, Opened
+from foregrad.keep.trust import Signer, Trust
+
+__all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "unpack", "write"]
+
+Bytes = bytes | bytearray | memoryview
+
+_CHUNK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A header that is right, and blobs whose digests are checked whenever they are asked for."""
+
+    header: Header
+    source: Opened
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was packed as the header."""
+        return self.header.about
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(blob.name for blob in self.header.blobs)
+
+    def blob(self, name: str) -> memoryview:
+        """The bytes of a blob, read-only. Of an entry in memory they are no copy."""
+        blob = self._named(name)
+        data = self.source.read(blob.offset, blob.length)
+        self._check(blob, hashlib.sha256(data).hexdigest())
+        return data
+
+    def place(self, name: str) -> tuple[int, int]:
+        """Offset and length of a blob in the file, its bytes checked and not kept."""
+        blob = self._named(name)
+        digest = hashlib.sha256()
+        for offset in range(blob.offset, blob.end, _CHUNK):
+            digest.update(self.source.read(offset, min(_CHUNK, blob.end - offset)))
+        self._check(blob, digest.hexdigest())
+        return blob.offset, blob.length
+
+    def mapped(self, name: str) -> memoryview:
+        """A blob as memory of your own that may be written: pages of the file that was checked, loaded when touched.
+
+        For files that nobody changes where they stand: if one is cut short, touching such memory ends the process.
+        """
+        return self.source.map(*self.place(name))
+
+    def _named(self, name: str) -> Blob:
+        for blob in self.header.blobs:
+            if blob.name == name:
+                return blob
+        raise corrupt(self.source, f"has no blob {name!r}; it has {', '.join(self.names) or 'none'}")
+
+    def _check(self, blob: Blob, sha256: str) -> None:
+        if sha256 != blob.sha256:
+            raise corrupt(self.source, f"is damaged in its blob {blob.name!r}, bytes {blob.offset} to {blob.end}")
+
+
+def pack(header: dict[str, Any], blobs: Mapping[str, Bytes], *, signer: Signer | None = None) -> bytes:
+    """An entry as bytes, the same for equal input."""
+    return b"".join(_pieces(header, blobs, signer))
+
+
+def write(path: Path, header: dict[str, Any], blobs: Mapping[str, Bytes], *, signer: Signer | None = None) -> None:
+    """An entry as a file, which is there as a whole or not at all; until then an older one of that name stays."""
+    pieces = list(_pieces(header, blobs, signer))
+    scratch = path.with_name(f".fg-{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        try:
+            _write_all(descriptor, pieces)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(scratch, path)
+    except BaseException:
+        scratch.unlink(missing_ok=True)
+        raise
+
+
+def read_header(source: bytes | Path, *, limits: Limits = DEFAULT_LIMITS) -> Header:
+    """What an entry says of itself. No blob is read, and none need be there."""
+    return head.read(_open(source), None, limits)
+
+
+def unpack(source: bytes | Path, *, trust: Trust | None = None, limits: Limits = DEFAULT_LIMITS) -> Entry:
+    """An entry, to read blobs from. With `trust`, its signature is checked before its header is parsed."""
+    opened = _open(source)
+    header = head.read(opened, trust, limits)
+    if opened.length != header.file_length:
+        what = "is cut short" if opened.length < header.file_length else "has bytes after its end"
+        raise corrupt(opened, f"{what}: it has {opened.length} bytes where {header.file_length} belong")
+    for begin, end in header.gaps:
+        if any(opened.read(begin, end - begin)):
+            raise corrupt(opened, f"has something in bytes {begin} to {end}, where zeros belong")
+    return Entry(header, opened)
+
+
+def _open(source: bytes | Path) -> Opened:
+    return File(source) if isinstance(source, Path) else Memory(source)
+
+
+def _pieces(about: dict[str, Any], blobs: Mapping[str, Bytes], signer: Signer | None) -> Iterator[memoryview]:
+    """The bytes of an entry in order. Blobs are not copied."""
+    views = {name: memoryview(blobs[name]).cast("B") for name in sorted(blobs)}
+    yield memoryview(head.build(about, views, signer))
+    end = 0
+    for view in views.values():
+        yield memoryview(bytes(head.aligned(end) - end))
+        yield view
+        end = head.aligned(end) + len(view)
+
+
+def _write_all(descriptor: int, pieces: Iterable[memoryview]) -> None:
+    for piece in pieces:
+        rest = piece
+        while rest:
+            rest = rest[os.write(descriptor, rest) :]

@@ -1,0 +1,94 @@
+"""The bytes of an entry, in memory or in a file that is open.
+
+A file is read, not mapped: if it is cut short, or withdrawn by a server, that is an error to handle and not the end of
+the process. It stays open, and so stays the same file when another one takes its name.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+import weakref
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from foregrad.errors import CorruptArtifact
+
+_LARGE = 4 << 20
+
+
+class Opened(Protocol):
+    """Bytes at offsets."""
+
+    where: str
+    length: int
+
+    def read(self, offset: int, length: int) -> memoryview:
+        """These bytes, fewer where there are no more."""
+        ...
+
+    def map(self, offset: int, length: int) -> memoryview:
+        """These bytes as memory that may be written, for the reader alone."""
+        ...
+
+
+class Memory:
+    """Bytes that are there already; what is read of them is no copy."""
+
+    where = "the entry"
+
+    def __init__(self, data: bytes) -> None:
+        self.length = len(data)
+        self._view = memoryview(data)
+
+    def read(self, offset: int, length: int) -> memoryview:
+        return self._view[offset : offset + length]
+
+    def map(self, offset: int, length: int) -> memoryview:
+        return memoryview(bytearray(self.read(offset, length)))
+
+
+class File:
+    """A file, open as long as there is a reference to this."""
+
+    def __init__(self, path: Path) -> None:
+        # without O_NONBLOCK a pipe would wait for its writer
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        weakref.finalize(self, os.close, self._descriptor)
+        state = os.fstat(self._descriptor)
+        self.where = str(path)
+        self.length = state.st_size
+        if not stat.S_ISREG(state.st_mode):
+            raise CorruptArtifact(f"{path} is no file but a folder, a pipe or a device; give the path of a .fg file.")
+
+    def read(self, offset: int, length: int) -> memoryview:
+        buffer = _memory(max(0, min(length, self.length - offset)))
+        filled = 0
+        try:
+            while count := os.preadv(self._descriptor, [buffer[filled:]], offset + filled):
+                filled += count
+        except OSError as error:
+            raise CorruptArtifact(
+                f"{self.where} cannot be read at byte {offset + filled}: {error.strerror}. Nothing of it was used; "
+                f"build it again, or get it again from where it came."
+            ) from error
+        return buffer[:filled].toreadonly()
+
+    def map(self, offset: int, length: int) -> memoryview:
+        if not length:
+            return memoryview(bytearray())
+        skipped = offset % mmap.ALLOCATIONGRANULARITY
+        pages = mmap.mmap(self._descriptor, skipped + length, access=mmap.ACCESS_COPY, offset=offset - skipped)
+        return memoryview(pages)[skipped:]
+
+
+def _memory(length: int) -> memoryview:
+    """Memory to read into. Much of it is not filled with zeros first, and comes in large pages where there are such."""
+    if length < _LARGE:
+        return memoryview(bytearray(length))
+    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a kernel without large pages; they are faster, and otherwise the same
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(pages)
