@@ -12,6 +12,7 @@ from rich.table import Table
 
 from foregrad.backends import toolchain
 from foregrad.demo import run
+from foregrad.words.folders import cache_folder
 
 TESTED_TORCH = "2.13"
 
@@ -99,7 +100,7 @@ def compilers() -> list[Finding]:
 
 
 def caches() -> Finding:
-    folder = toolchain.cache_folder()
+    folder = cache_folder()
     files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
     size = sum(path.stat().st_size for path in files) / 1e6
     meaning = "precompiled headers and libraries; FOREGRAD_CACHE_DIR moves it"

@@ -22,8 +22,9 @@ from foregrad.program.program import Program
 from foregrad.record.origins import definition
 from foregrad.regions.regions import Regions, region_notes
 from foregrad.runtime.call import CallWriter
-from foregrad.runtime.guards import MISS, Assumptions, GuardWriter
+from foregrad.runtime.guards import Assumptions, GuardWriter
 from foregrad.runtime.halves import CompiledStage, Way
+from foregrad.runtime.miss import MISS
 from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control

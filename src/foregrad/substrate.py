@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -85,6 +85,7 @@ __all__ = [
     "is_traceable_wrapper_subclass",
     "keystr",
     "lazy_graph_module",
+    "library_runner",
     "neg_view",
     "next_sequence_number",
     "no_dispatch_modes",
@@ -184,6 +185,11 @@ def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -
 def has_hooks(tensor: torch.Tensor) -> bool:
     """Whether the engine calls someone before or after it adds to the .grad of a leaf."""
     return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+
+
+def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Load a library that `compile_library` made."""
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1).run
 
 
 def global_state() -> str:

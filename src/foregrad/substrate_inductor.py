@@ -272,8 +272,3 @@ def library_key(graph: fx.GraphModule, inputs: Any, **kind: Any) -> list[Any]:
     with inductor_settings(**_LIBRARY):
         key, _ = compiled_fx_graph_hash(graph, inputs, kind, [])  # type: ignore[arg-type]
     return [key, [list(n.meta["val"].stride()) for n in outputs]]
-
-
-def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
-    """Load a library that `compile_library` made."""
-    return torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1).run

@@ -15,9 +15,11 @@ from torch import nn
 from torch.nn import functional as F
 
 import foregrad as fg
-from foregrad.backends import aoti, library, toolchain
+from foregrad.backends import aoti, toolchain
+from foregrad.backends import build_library as library
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.library import Library
+from foregrad.words.folders import cache_folder
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
@@ -106,7 +108,7 @@ def test_a_library_lies_in_the_cache_with_what_belongs_to_it(odd_compiled):
     _, runners = odd_compiled
     file = runners[0].library
     assert file.is_file()
-    assert file.is_relative_to(toolchain.cache_folder())
+    assert file.is_relative_to(cache_folder())
     assert {beside.name for beside in file.parent.iterdir()} == {"graph.so", "graph.json", "digests.json"}
 
 

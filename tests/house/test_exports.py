@@ -6,14 +6,19 @@ import foregrad as fg
 
 PUBLIC = [
     "BackwardError",
+    "CannotKeep",
     "CaptureError",
+    "CorruptArtifact",
     "ForegradError",
     "GuardError",
     "Program",
     "ProgramError",
+    "StaleArtifact",
+    "UntrustedArtifact",
     "capture",
     "compile",
     "explain",
+    "load",
     "step",
 ]
 
@@ -33,5 +38,5 @@ def test_nothing_else_looks_public():
 
 
 def test_errors_have_one_root():
-    errors = [getattr(fg, name) for name in PUBLIC if name.endswith("Error")]
+    errors = [getattr(fg, name) for name in PUBLIC if name.endswith(("Error", "Keep", "Artifact"))]
     assert all(issubclass(error, fg.ForegradError) for error in errors)

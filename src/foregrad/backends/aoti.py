@@ -13,10 +13,11 @@ from functools import cache
 from torch import fx
 
 from foregrad.backends.backend import Runner
+from foregrad.backends.build_library import library
 from foregrad.backends.builds import stopped_by_interrupts
-from foregrad.backends.guarded import Guarded, can_compile, with_memory
+from foregrad.backends.compilable import can_compile, with_memory
+from foregrad.backends.guarded import Guarded
 from foregrad.backends.inductor import Inductor, first_line, one_at_a_time
-from foregrad.backends.library import library
 from foregrad.backends.numbers import with_tensors
 from foregrad.words.progress import part
 

@@ -15,6 +15,7 @@ must have the shapes, strides and dtypes that are written there.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from torch import fx
@@ -36,3 +37,13 @@ def start(backend: Backend, graph: fx.GraphModule, name: str) -> Callable[[], Ru
         return backend.start(graph, name)
     made = backend(graph, name)
     return lambda: made
+
+
+@dataclass(frozen=True, eq=False)
+class FromList:
+    """A function of values that is called with a list of them."""
+
+    run: Runner
+
+    def __call__(self, inputs: list[Any]) -> Any:
+        return self.run(*inputs)

@@ -6,63 +6,19 @@ Then the ops run one by one. What the code makes itself is as new, whatever kern
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.backends.eager import ASKS_GRAD_MODE, compile_graph
-from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
-from foregrad.functionalize.variants import Pure
-from foregrad.program.clean import is_view
-from foregrad.regions.regions import Regions
-from foregrad.substrate import BELOW_AUTOGRAD, check_layout, exclude_keys, lazy_graph_module, ops_are_transformed
+from foregrad.substrate import BELOW_AUTOGRAD, check_layout, exclude_keys, ops_are_transformed
 from foregrad.words.spec import Spec
 
-aten = torch.ops.aten
-#: These ask where a tensor lies in memory, or take one whose size only the kernel knows.
-_BY_THEMSELVES = {
-    aten.as_strided.default,
-    aten.as_strided_scatter.default,
-    aten.mkldnn_rnn_layer_backward.default,
-}
-
-
-def can_compile(graph: fx.GraphModule) -> bool:
-    """Whether a compiler of loops is right for a graph: not where places in memory, complex numbers or the grad mode
-    matter, and not if it only makes views."""
-    nodes = [n for n in graph.graph.nodes if n.op == "call_function"]
-    return any(not is_view(n) for n in nodes) and not any(is_opaque(n) for n in graph.graph.nodes)
-
-
-def with_memory(module: fx.GraphModule) -> fx.GraphModule:
-    """The same graph with zeros in memory for tensors of zeros that have none, which loops could not read."""
-    if not any(n.target is aten._efficientzerotensor.default for n in module.graph.nodes):
-        return module
-    graph = fx.Graph()
-    copies: dict[fx.Node, fx.Node] = {}
-    for node in module.graph.nodes:
-        copies[node] = graph.node_copy(node, copies.__getitem__)
-        if node.target is aten._efficientzerotensor.default:
-            copies[node].target = aten.zeros.default
-    constants = {str(n.target): getattr(module, str(n.target)) for n in graph.nodes if n.op == "get_attr"}
-    return lazy_graph_module(constants, graph, "Graph")
-
-
-def is_opaque(node: fx.Node) -> bool:
-    """Whether no loop can stand for an op."""
-    spec = node.meta.get("spec")
-    return (
-        node.target in _BY_THEMSELVES
-        or node.target in ASKS_GRAD_MODE
-        or isinstance(node.target, Pure)
-        or (takes_numbers(node) and not can_be_in_tensors(node))
-        or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
-    )
+if TYPE_CHECKING:
+    from foregrad.regions.regions import Regions
 
 
 class Guarded:
@@ -78,6 +34,8 @@ class Guarded:
 
     @staticmethod
     def of(run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> Guarded:
+        from foregrad.backends.compilable import is_opaque
+
         placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
         layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
         made = Guarded(run, lambda: graph, name, layouts)
@@ -91,6 +49,8 @@ class Guarded:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if ops_are_transformed():
+            from foregrad.backends.eager import compile_graph
+
             return compile_graph(self.graph(), self.name)(*inputs)
         with exclude_keys(BELOW_AUTOGRAD):  # where versions are counted, too: what the code makes is as new
             return self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))

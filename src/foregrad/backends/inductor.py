@@ -16,13 +16,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.backend import Runner
+from foregrad.backends.backend import FromList, Runner
+from foregrad.backends.build_library import library
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.code import code_of
+from foregrad.backends.compilable import can_compile, is_opaque, with_memory
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, can_compile, fitting, is_opaque, with_memory
+from foregrad.backends.guarded import Guarded, fitting
 from foregrad.backends.kernels import build_kernels
-from foregrad.backends.library import library
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
@@ -175,16 +176,6 @@ def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator
 def _tensor_places(lowered: Lowered) -> list[int]:
     results: Any = lowered.graph.graph.output_node().args[0]
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
-
-
-@dataclass(frozen=True, eq=False)
-class FromList:
-    """A function of values that is called with a list of them."""
-
-    run: Runner
-
-    def __call__(self, inputs: list[Any]) -> Any:
-        return self.run(*inputs)
 
 
 def _one_by_one(graph: fx.GraphModule, name: str) -> Boxed:

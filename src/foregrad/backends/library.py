@@ -1,8 +1,4 @@
-"""Library: a graph as one shared library, called with no Python between its kernels.
-
-Inductor's ahead-of-time mode writes the C++. What is the same in all libraries is compiled once for each machine, so
-that a library takes about as long as Inductor's own kernels do. A library that was built before is found again.
-"""
+"""Library: a shared library that was built from a graph, loaded."""
 
 from __future__ import annotations
 
@@ -10,35 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import fx
 
-from foregrad.backends.lower import Lowered
-from foregrad.backends.store import Store
-from foregrad.backends.toolchain import digest, prepare
-from foregrad.substrate_inductor import compile_library, library_key, library_runner
-from foregrad.words.progress import part
-
-#: The number counts the ways in which we have built libraries: one of an older way is not found.
-_FOLDER = "libraries-1"
-
-
-def library(lowered: Lowered, **kind: Any) -> Library:
-    """The library of a graph: one that was built before, or a new one."""
-    places = _return_each_once(lowered.graph.graph)
-    with part("ask the toolchain"):
-        toolchain = prepare()
-    with part("look for a library"):
-        key = digest(library_key(lowered.graph, lowered.inputs, **kind))
-
-    def build(folder: Path) -> dict[str, Path]:
-        with part("generate and build code"):
-            interface = toolchain.interface()
-            made = Path(compile_library(lowered.graph, lowered.inputs, str(folder), f"graph_{key}", interface, **kind))
-        by_suffix = {suffix: made.with_suffix(suffix) for suffix in (".so", ".json")}  # and the ops called by name
-        return {f"graph{suffix}": file for suffix, file in by_suffix.items() if file.exists()}
-
-    folder = Store(toolchain.folder / _FOLDER).get(key, build)
-    return Library(folder / "graph.so", places, lowered.constants)
+from foregrad.substrate import library_runner
 
 
 class Library:
@@ -58,14 +27,3 @@ class Library:
         values = self._run(given)
         values += given
         return tuple([None if place is None else values[place] for place in self.places])
-
-
-def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:
-    """Let a graph return each of its own values once; where its results then are: among these, or the inputs after."""
-    output = graph.output_node()
-    results: Any = output.args[0]
-    inputs = [n for n in graph.nodes if n.op == "placeholder"]
-    own = [n for n in dict.fromkeys(results) if isinstance(n, fx.Node) and n.op != "placeholder"]
-    output.args = (tuple(own),)
-    positions = {node: place for place, node in enumerate([*own, *inputs])}
-    return tuple(None if r is None else positions[r] for r in results)

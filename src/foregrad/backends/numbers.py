@@ -162,11 +162,11 @@ class Numbers(threading.local):
     """Tensors without dimensions, made once for each thread, and the arrays that they lie in: to fill an array takes
     a tenth of the time that it takes to make the tensors."""
 
-    def __init__(self, dtypes: list[torch.dtype]) -> None:
-        self.given = dtypes
-        kinds = list(dict.fromkeys(dtypes))
+    def __init__(self, given: list[torch.dtype]) -> None:
+        self.given = given
+        kinds = list(dict.fromkeys(given))
         self.dtypes = [str(kind).removeprefix("torch.") for kind in kinds]
-        self.places = [[place for place, dtype in enumerate(dtypes) if dtype == kind] for kind in kinds]
+        self.places = [[place for place, dtype in enumerate(given) if dtype == kind] for kind in kinds]
         rows = [torch.zeros(len(places), dtype=kind) for places, kind in zip(self.places, kinds, strict=True)]
         self.arrays = [row.numpy() for row in rows]
         found = {
@@ -174,4 +174,4 @@ class Numbers(threading.local):
             for places, row in zip(self.places, rows, strict=True)
             for place, one in zip(places, row.unbind(), strict=True)
         }
-        self.tensors = [found[place] for place in range(len(dtypes))]
+        self.tensors = [found[place] for place in range(len(given))]

@@ -32,13 +32,7 @@ from foregrad.substrate_inductor import (
     probe_instruction_sets,
     use_compiler,
 )
-
-
-def cache_folder() -> Path:
-    """Where foregrad keeps what outlives a process: `FOREGRAD_CACHE_DIR`, else the user's cache folder."""
-    if chosen := os.environ.get("FOREGRAD_CACHE_DIR"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foregrad"
+from foregrad.words.folders import cache_folder
 
 
 @cache

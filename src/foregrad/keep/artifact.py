@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foregrad.errors import StaleArtifact
 from foregrad.keep.calls import for_artifact, keep_calls, restore_calls
@@ -21,8 +21,10 @@ from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
 from foregrad.keep.state import keep_state, mismatches, stand_ins, tensors_from_bytes, tensors_to_bytes
 from foregrad.keep.trust import Signer, Trust
-from foregrad.program.program import Program
 from foregrad.words.progress import Timings
+
+if TYPE_CHECKING:
+    from foregrad.program.program import Program
 
 _TENSORS = "state.safetensors"
 
@@ -67,6 +69,7 @@ def save(
             for capture, root in zip(captures, kept.roots, strict=True)
         ],
         "state": held.layout,
+        "weights": weights,
     }
     write(path, header, {**kept.blobs, _TENSORS: tensors_to_bytes(held.tensors if weights else {})}, signer=signer)
 
@@ -84,7 +87,9 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
     about = entry.about
     different = missing(about["needs"])
     is_bare = state is None
-    if is_bare:
+    if is_bare and not about["weights"]:
+        different.append("it was saved without the weights, so it needs `state`")
+    elif is_bare:
         state = stand_ins(about["state"], tensors_from_bytes(entry.blob(_TENSORS)))
     else:
         state = state if isinstance(state, tuple) else (state,)

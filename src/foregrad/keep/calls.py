@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foregrad.keep.code_files import Bytes, code_file, write_once
-from foregrad.keep.describe import Describer
 from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer
-from foregrad.runtime.guards import MODULES_BEGIN, MODULES_END, REPLACED
-from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.same import SameState
 from foregrad.words.generated import Generated, generated_of
+
+if TYPE_CHECKING:
+    from foregrad.runtime.halves import CompiledStage
 
 OBJECTS = "objects.json"
 
@@ -29,6 +30,8 @@ class KeptCalls:
 
 def keep_calls(calls: list[Callable[..., Any]], places: Places, *, needs_code: bool) -> KeptCalls:
     """Describe generated calls. Without `needs_code` they must need no function of the user's."""
+    from foregrad.keep.describe import Describer
+
     describer = Describer(places, needs_code=needs_code)
     roots = [describer(call) for call in calls]
     return KeptCalls(roots, {**describer.blobs, OBJECTS: json.dumps(describer.table).encode()})

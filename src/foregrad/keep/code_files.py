@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from foregrad.backends.toolchain import cache_folder
+from foregrad.words.folders import cache_folder
 
 _FOLDER = "code-1"
 

@@ -19,7 +19,7 @@ from foregrad.backends.guarded import Guarded
 from foregrad.backends.library import Library
 from foregrad.errors import CannotKeep
 from foregrad.keep.graphs import graph_to_json
-from foregrad.keep.kinds import KINDS
+from foregrad.keep.kinds import parts_of
 from foregrad.keep.known import ROOTS, name_of
 from foregrad.keep.places import Places
 from foregrad.keep.plain import to_json
@@ -61,13 +61,12 @@ class Describer:
         generated = generated_of(value)
         if generated is not None:
             return self._generated(generated)
-        if isinstance(value, Guarded):  # its graph is behind a function, since it is rarely looked at
-            parts = {"run": self(value.run), "graph": self(value.graph()), "name": value.name}
-            return {"is": "made", "kind": "Guarded", "parts": {**parts, "layouts": self(value.layouts)}}
-        kind = KINDS.get(type(value).__qualname__)
-        if kind is not None:
-            parts = {part: self(getattr(value, part)) for part in kind.parts}
-            return {"is": "made", "kind": type(value).__qualname__, "parts": parts}
+        parts = parts_of(value)
+        if parts is not None:
+            if isinstance(value, Guarded):  # its graph is behind a function, since it is rarely looked at
+                parts["graph"] = value.graph()
+            described = {name: self(part) for name, part in parts.items()}
+            return {"is": "made", "kind": type(value).__qualname__, "parts": described}
         for what, describe in self._ways():
             if isinstance(value, what):
                 return describe(value)

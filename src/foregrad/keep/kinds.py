@@ -1,54 +1,50 @@
-"""Kinds of objects that generated functions call and that can be kept: how to take each apart, and to make it again."""
+"""Kinds of objects that generated functions call and that can be kept, with the parts that each is made of.
+
+A class is imported when an object of it is made: a file that needs few of them is loaded sooner.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 from typing import Any
 
-from foregrad.backends.eager import InGradMode
-from foregrad.backends.guarded import Fitting, Guarded
-from foregrad.backends.inductor import FromList
-from foregrad.backends.numbers import Numbered, Numbers
-from foregrad.functionalize.variants import Pure
-from foregrad.runtime.call import AutogradFunction
-from foregrad.runtime.halves import CompiledBackward
-from foregrad.runtime.overlap import Overlap
-from foregrad.runtime.rare import RareBackward
-from foregrad.runtime.same import SameState, SameTensors
-from foregrad.words.spec import NumberSpec, Spec
+from foregrad.keep.known import find
 
-
-@dataclass(frozen=True)
-class Kind:
-    """A class whose objects are made from named parts, which are its attributes."""
-
-    make: Callable[..., Any]
-    parts: tuple[str, ...]
-
-
-def _dataclass(kind: Any) -> Kind:
-    return Kind(kind, tuple(field.name for field in fields(kind)))
-
-
-_CLASSES = (
-    AutogradFunction,
-    CompiledBackward,
-    Fitting,
-    FromList,
-    InGradMode,
-    Numbered,
-    NumberSpec,
-    Pure,
-    RareBackward,
-    SameState,
-    SameTensors,
-    Spec,
-)
-
-KINDS: dict[str, Kind] = {
-    **{kind.__qualname__: _dataclass(kind) for kind in _CLASSES},
-    "Guarded": Kind(Guarded, ("run", "graph", "name", "layouts")),
-    "Numbers": Kind(lambda given: Numbers(given), ("given",)),
-    "Overlap": Kind(Overlap, ("pattern", "sizes", "has_data")),
+#: Where the class of a kind is, and the attributes that are the arguments it is made with.
+_KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "AutogradFunction": ("runtime.autograd", ("name", "forward", "backward")),
+    "CompiledBackward": (
+        "runtime.backward",
+        ("run", "saved", "num_gradients", "strides", "checks", "writes", "error"),
+    ),
+    "Fitting": ("backends.guarded", ("run", "specs")),
+    "FromList": ("backends.backend", ("run",)),
+    "Guarded": ("backends.guarded", ("run", "graph", "name", "layouts")),
+    "InGradMode": ("backends.eager", ("func", "enabled")),
+    "Numbered": ("backends.numbers", ("run", "places")),
+    "Numbers": ("backends.numbers", ("given",)),
+    "NumberSpec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
+    "Overlap": ("runtime.overlap", ("pattern", "sizes", "has_data")),
+    "Pure": ("functionalize.variants", ("op",)),
+    "RareBackward": (
+        "runtime.rare",
+        ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end"),
+    ),
+    "SameState": ("runtime.same", ("state",)),
+    "SameTensors": ("runtime.same", ("specs", "kinds")),
+    "Spec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
+
+
+def parts_of(value: Any) -> dict[str, Any] | None:
+    """The parts that an object is made of; None if it is of no such kind."""
+    kind = type(value).__qualname__
+    if kind not in _KINDS or type(value) is not class_of(kind):
+        return None
+    return {part: getattr(value, part) for part in _KINDS[kind][1]}
+
+
+def class_of(kind: str) -> Callable[..., Any] | None:
+    """What makes an object of a kind; None if there is no such kind."""
+    found: Callable[..., Any] | None = find(f"foregrad.{_KINDS[kind][0]}.{kind}") if kind in _KINDS else None
+    return found

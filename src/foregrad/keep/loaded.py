@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import GuardError
-from foregrad.runtime.guards import MISS
+from foregrad.runtime.miss import MISS
 from foregrad.words.generated import Generated, generated_of
 from foregrad.words.progress import Part, Timings
 

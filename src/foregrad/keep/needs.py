@@ -13,7 +13,7 @@ _INSTRUCTIONS = ("DEFAULT", "AVX2", "AVX512")
 
 def needs(*, has_code: bool) -> dict[str, str]:
     """What a program that was made here needs; without compiled code only the ops of this torch."""
-    found = {"torch": str(torch.__version__)}
+    found = {"torch": str(torch.__version__), "foregrad": foregrad_version()}
     if has_code:
         found |= {
             "machine": platform.machine(),

@@ -5,22 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.backends.library import Library
 from foregrad.errors import CorruptArtifact
 from foregrad.keep.graphs import graph_from_json
-from foregrad.keep.kinds import KINDS
+from foregrad.keep.kinds import class_of
 from foregrad.keep.known import find
 from foregrad.keep.places import PLACES, Places
 from foregrad.keep.plain import from_json
-from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.rare import KeptStage
 from foregrad.substrate_keep import load_extension, tree_spec_from_text
 from foregrad.words.generated import Generated
 from foregrad.words.spec import Spec
+
+if TYPE_CHECKING:
+    from foregrad.runtime.halves import CompiledStage
 
 
 class Restorer:
@@ -42,7 +42,10 @@ class Restorer:
         self._objects: list[Any] = []
         self._modules: dict[str, Any] = {}
         for description in table:
-            self._objects.append(self._make(description))
+            try:
+                self._objects.append(self._make(description))
+            except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
+                raise CorruptArtifact(f"an object cannot be made from its description: {error!r}") from error
 
     def __call__(self, data: Any) -> Any:
         """The value of a description."""
@@ -70,10 +73,10 @@ class Restorer:
         return Generated(data["name"], data["text"], names, recipes).load()
 
     def _made(self, data: Any) -> Any:
-        kind = KINDS.get(data["kind"])
-        if kind is None:
+        make = class_of(data["kind"])
+        if make is None:
             raise CorruptArtifact(f"there is no kind of object {data['kind']!r}")
-        return kind.make(**{part: self(value) for part, value in data["parts"].items()})
+        return make(**{part: self(value) for part, value in data["parts"].items()})
 
     def _op(self, data: Any) -> Any:
         namespace, _, rest = data["name"].partition("::")
@@ -81,6 +84,8 @@ class Restorer:
         return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
 
     def _library(self, data: Any) -> Any:
+        from foregrad.backends.library import Library
+
         ops = {} if data["ops"] is None else {".json": data["ops"]}  # which torch looks for beside the library
         path = self._unpack(data["code"], ops)
         return Library(path, self(data["places"]), self(data["constants"]))
@@ -91,6 +96,8 @@ class Restorer:
         return getattr(self._modules[data["code"]], data["name"])
 
     def _stage(self, data: Any) -> Any:
+        from foregrad.runtime.rare import KeptStage
+
         return KeptStage(data["name"], self(data["usual"]), self._record)
 
     def _graph(self, data: Any) -> Any:

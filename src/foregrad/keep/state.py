@@ -67,7 +67,7 @@ def _modules(number: int, top: nn.Module, tensor: Any) -> Iterator[dict[str, Any
         for table in ("_parameters", "_buffers"):
             held = getattr(module, table).items()
             prefix = f"{number}.{path}." if path else f"{number}."
-            tables[table] = {key: None if t is None else tensor(prefix + key, t) for key, t in held}
+            tables[table] = [[key, None if t is None else tensor(prefix + key, t)] for key, t in held]
         yield {"path": path, "class": type(module).__name__, "training": module.training, **tables}
 
 
@@ -80,23 +80,22 @@ def _optimizer(number: int, optimizer: Optimizer, tensor: Any) -> dict[str, Any]
     groups, entries = [], []
     for place, group in enumerate(optimizer.param_groups):
         path = f"groups.{place}"
-        kept = {}
+        kept = []
         for key, value in group.items():
             path = f"groups.{place}.{key}"
-            members = value if key == "params" else None
-            kept[key] = to_json(value, other) if members is None else _numbered(number, place, members, tensor)
+            kept.append([key, _numbered(path, number, value, tensor) if key == "params" else to_json(value, other)])
         groups.append(kept)
     for place, (parameter, held) in enumerate(optimizer.state.items()):
-        items = {}
+        items = []
         for key, value in held.items():
             path = f"state.{place}.{key}"
-            items[str(key)] = to_json(value, other)
+            items.append([key, to_json(value, other)])
         entries.append([tensor(f"{number}.state.{place}", parameter), items])
     return {"is": "optimizer", "class": type(optimizer).__name__, "groups": groups, "state": entries}
 
 
-def _numbered(number: int, group: int, members: list[Tensor], tensor: Any) -> list[Any]:
-    return [tensor(f"{number}.groups.{group}.params.{place}", member) for place, member in enumerate(members)]
+def _numbered(path: str, number: int, members: list[Tensor], tensor: Any) -> list[Any]:
+    return [tensor(f"{number}.{path}.{place}", member) for place, member in enumerate(members)]
 
 
 # -- comparing ----------------------------------------------------------------------------------------------
@@ -127,11 +126,11 @@ def _entries(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "tensor", _text(one)
     for module in one.get("modules", ()):
         for table in ("_parameters", "_buffers"):
-            for key, tensor in module[table].items():
+            for key, tensor in module[table]:
                 yield (f"{module['path']}.{key}".lstrip(".")), _text(tensor)
     for place, group in enumerate(one.get("groups", ())):
-        yield f"parameter group {place}", ", ".join(sorted(group))
-        for member, tensor in enumerate(group["params"]):
+        yield f"parameter group {place}", ", ".join(sorted(key for key, _ in group))
+        for member, tensor in enumerate(dict(group)["params"]):
             yield f"parameter group {place}, parameter {member}", _text(tensor)
 
 
@@ -184,10 +183,10 @@ def _stand_in(one: dict[str, Any], tensor: Any) -> Any:
         return tensor(one)
     if one["is"] == "optimizer":
         groups = [
-            {k: [tensor(t) for t in v] if k == "params" else from_json(v, tensor) for k, v in group.items()}
+            {k: [tensor(t) for t in v] if k == "params" else from_json(v, tensor) for k, v in group}
             for group in one["groups"]
         ]
-        state = {tensor(p): {k: from_json(v, tensor) for k, v in held.items()} for p, held in one["state"]}
+        state = {tensor(p): {k: from_json(v, tensor) for k, v in held} for p, held in one["state"]}
         return LoadedOptimizer(groups, state)
     made: dict[str, LoadedModule] = {}
     for module in one["modules"]:
@@ -195,7 +194,7 @@ def _stand_in(one: dict[str, Any], tensor: Any) -> Any:
         made[module["path"]] = here = LoadedModule()
         here.training = module["training"]
         for table in ("_parameters", "_buffers"):
-            getattr(here, table).update({key: tensor(t) for key, t in module[table].items()})
+            getattr(here, table).update({key: tensor(t) for key, t in module[table]})
         if module["path"]:
             made[path]._modules[name] = here
     return made[""]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
+from foregrad.runtime.autograd import AutogradFunction
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
     after_donation,
@@ -41,21 +41,6 @@ from foregrad.substrate import (
 )
 
 _FEW_OPS = 6
-
-
-@dataclass(frozen=True, eq=False)
-class AutogradFunction:
-    """A `torch.autograd.Function` of generated functions."""
-
-    name: str
-    forward: Callable[..., Any]
-    backward: Callable[..., Any]
-
-    def make(self) -> Callable[..., Any]:
-        """How to call it: past the part of torch that looks for transforms, which are ruled out."""
-        members = {"forward": staticmethod(self.forward), "backward": staticmethod(self.backward)}
-        made = type(self.name, (torch.autograd.Function,), members)
-        return super(torch.autograd.Function, made).apply  # type: ignore[misc]
 
 
 class CallWriter:

@@ -18,20 +18,13 @@ from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
 from foregrad.runtime.locate import Location, Variable
+from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.overlap import Overlap
 from foregrad.runtime.same import SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.substrate import has_hooks, tree_flatten
 
-MISS = object()
-
-#: Lines around the checks of modules, which are left out where there are tensors and no modules.
-MODULES_BEGIN, MODULES_END = "# modules as they were", "# and no others"
-
-#: After the check of a gradient that the program replaces without reading it: a program that was recorded with one does
-#: as well without.
-REPLACED = "# it is replaced"
 _PLAIN = (
     bool,
     int,

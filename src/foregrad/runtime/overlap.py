@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.inputs import address, overlapping_groups
+from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
 
 _data_ptr = torch.Tensor.data_ptr

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from foregrad.errors import BackwardError
+from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled
 from foregrad.runtime.dead_ends import arrived
-from foregrad.runtime.halves import CompiledBackward, CompiledStage, Unpacked, differentiable_backward, run_compiled
+
+if TYPE_CHECKING:
+    from foregrad.runtime.halves import CompiledStage
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,13 +47,15 @@ class RareBackward:
         return (*[None] * self.num_leading, *gradients, *([arrived(tangents)] if self.has_end else []))
 
     def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any) -> list[Any]:
+        from foregrad.runtime.halves import differentiable_backward
+
         saved = Unpacked(ctx)
         edges: list[Any] = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
         for place, carrier in zip(self.carried, saved.outputs(self.num_saved) if self.carried else (), strict=True):
             edges[place] = carrier
         by_slot = {slot: edges[i] for i, slot in enumerate(self.order)}
         wanted = [by_slot[i] for i in range(len(self.order))]
-        stage = self.stage if isinstance(self.stage, CompiledStage) else self.stage.whole()
+        stage = self.stage.whole() if isinstance(self.stage, KeptStage) else self.stage
         return differentiable_backward(stage, saved, tangents, live, wanted)
 
 

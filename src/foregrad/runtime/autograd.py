@@ -1,0 +1,24 @@
+"""The autograd function around two generated halves."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+
+@dataclass(frozen=True, eq=False)
+class AutogradFunction:
+    """A `torch.autograd.Function` of generated functions."""
+
+    name: str
+    forward: Callable[..., Any]
+    backward: Callable[..., Any]
+
+    def make(self) -> Callable[..., Any]:
+        """How to call it: past the part of torch that looks for transforms, which are ruled out."""
+        members = {"forward": staticmethod(self.forward), "backward": staticmethod(self.backward)}
+        made = type(self.name, (torch.autograd.Function,), members)
+        return super(torch.autograd.Function, made).apply  # type: ignore[misc]

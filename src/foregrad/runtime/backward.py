@@ -1,0 +1,99 @@
+"""A compiled backward, and what it is run on: tensors that were saved, and tangents."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+
+
+@dataclass(frozen=True)
+class CompiledBackward:
+    """A backward for one choice of tangents: which saved values it takes, and which slots it fills."""
+
+    run: Callable[..., tuple[Any, ...]]
+    saved: tuple[int, ...]  # places among what the stage saved
+    num_gradients: int
+    strides: tuple[tuple[int, ...], ...]  # that it expects of its tangents
+    checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
+    writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
+    error: Exception | None = None
+
+
+def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+    """Run a backward on what was saved and on the tangents that are defined."""
+    defined = [t for t in tangents if t is not None]
+    for i in compiled.checks:
+        saved[i]
+    values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
+    with exclude_keys(BELOW_AUTOGRAD):
+        given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
+        results = compiled.run(*values, *live, *given)
+    with torch.no_grad():
+        for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
+            live[place].copy_(value)
+    return list(results[: compiled.num_gradients])
+
+
+def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A tangent with the strides that the backward was recorded for."""
+    if tangent.stride() == stride:
+        return tangent
+    made = torch.empty_strided(tangent.size(), stride, dtype=tangent.dtype, device=tangent.device)
+    return made.copy_(tangent)
+
+
+class Unpacked:
+    """The saved tensors of a context, each unpacked when it is asked for: one that is not needed may be stale."""
+
+    def __init__(self, ctx: Any) -> None:
+        self._ctx = ctx
+        self._raw = ctx._raw_saved_tensors
+
+    def __getitem__(self, place: int) -> Any:
+        return self._raw[place].unpack()
+
+    def outputs(self, first: int) -> Sequence[Any]:
+        """The tensors from a place on, outputs of the node itself: the context unpacks these only with all others."""
+        try:
+            return self._ctx.saved_tensors[first:]
+        except RuntimeError:
+            stale = [hidden for raw in self._raw[:first] if (hidden := Stale.of(raw)) is not None]
+            try:
+                return self._ctx.saved_tensors[first:]
+            finally:
+                for hidden in stale:
+                    hidden.is_quiet = False
+
+
+class Stale:
+    """A saved tensor that was written since: unpacking it raises, unless it is quiet."""
+
+    def __init__(self, error: RuntimeError) -> None:
+        self.error = error.with_traceback(None)
+        self.is_quiet = True
+
+    @staticmethod
+    def of(raw: Any) -> Stale | None:
+        """A saved tensor made quiet, if it is stale."""
+        try:
+            raw.unpack()
+        except RuntimeError as error:
+            stale = getattr(raw.unpack_hook, "__self__", None)
+            if raw.unpack_hook is None:
+                stale = Stale(error)
+                raw.register_hooks(lambda tensor: tensor, stale.unpack)
+            if not isinstance(stale, Stale):
+                raise  # by a hook of the user's
+            stale.is_quiet = True
+            return stale
+        return None
+
+    def unpack(self, tensor: torch.Tensor) -> torch.Tensor:
+        if not self.is_quiet:
+            raise self.error
+        return tensor

@@ -1,0 +1,13 @@
+"""Miss: what a call returns that was made for other arguments, and words between its checks."""
+
+from __future__ import annotations
+
+#: The result of a call that is not for these arguments.
+MISS = object()
+
+#: Lines around the checks of modules, which are left out where there are tensors and no modules.
+MODULES_BEGIN, MODULES_END = "# modules as they were", "# and no others"
+
+#: After the check of a gradient that the program replaces without reading it: a program that was recorded with one does
+#: as well without.
+REPLACED = "# it is replaced"
