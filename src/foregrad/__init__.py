@@ -6,7 +6,16 @@ from typing import Any as _Any
 
 from foregrad.api import compile
 from foregrad.capture import capture
-from foregrad.errors import BackwardError, CaptureError, ForegradError, GuardError, ProgramError
+from foregrad.errors import (
+    BackwardError,
+    CaptureError,
+    CorruptArtifact,
+    ForegradError,
+    GuardError,
+    ProgramError,
+    StaleArtifact,
+    UntrustedArtifact,
+)
 from foregrad.explain import explain
 from foregrad.program.program import Program
 from foregrad.step import step
@@ -17,10 +26,13 @@ if _TYPE_CHECKING:
 __all__ = [
     "BackwardError",
     "CaptureError",
+    "CorruptArtifact",
     "ForegradError",
     "GuardError",
     "Program",
     "ProgramError",
+    "StaleArtifact",
+    "UntrustedArtifact",
     "capture",
     "compile",
     "explain",

@@ -7,10 +7,13 @@ import foregrad as fg
 PUBLIC = [
     "BackwardError",
     "CaptureError",
+    "CorruptArtifact",
     "ForegradError",
     "GuardError",
     "Program",
     "ProgramError",
+    "StaleArtifact",
+    "UntrustedArtifact",
     "capture",
     "compile",
     "explain",
@@ -33,5 +36,5 @@ def test_nothing_else_looks_public():
 
 
 def test_errors_have_one_root():
-    errors = [getattr(fg, name) for name in PUBLIC if name.endswith("Error")]
+    errors = [getattr(fg, name) for name in PUBLIC if name.endswith(("Error", "Artifact"))]
     assert all(issubclass(error, fg.ForegradError) for error in errors)
