@@ -26,8 +26,8 @@ outputs
   write  weight  f32[8, 8]
   grad   x       null
 blobs
-  ok  code/forward.so  74 B   sha256 bb5041f3e92c92c2
-  ok  empty            0 B    sha256 e3b0c44298fc1c14
+  ok  code/forward.so  74 B  sha256 bb5041f3e92c92c2
+  ok  empty            0 B   sha256 e3b0c44298fc1c14
 ingredients
   torch  00ff  2.13.0+cpu
 other
