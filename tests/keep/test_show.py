@@ -11,7 +11,7 @@ from foregrad.cli import main
 from foregrad.keep.container import write
 from foregrad.keep.show import examine
 from tests.house.source import PACKAGE
-from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of
+from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of, row
 
 SHOWN = """\
 step train
@@ -113,6 +113,15 @@ def test_damage_is_shown_beside_what_is_intact(tmp_path):
     assert "is cut short" in text
 
 
+def test_blobs_of_a_size_that_is_made_up_take_no_time(tmp_path):
+    path = tmp_path / "a.fg"
+    rows = [row(f"b{index}", index << 40, 1 << 40) for index in range(1000)]
+    path.write_bytes(forge(header_of(rows), file_length=len(forge(header_of(rows))) + (1000 << 40)))
+    code, text = show(path, "--json")
+    assert code == 1
+    assert {blob["state"] for blob in json.loads(text)["blobs"]} == {"damaged"}
+
+
 @pytest.mark.parametrize("data", [b"", b"\x80\x04.", forge("[" * 1000), forge(header_of(1))])
 def test_a_header_that_cannot_be_read_is_one_problem(tmp_path, data):
     path = tmp_path / "a.fg"
@@ -167,8 +176,8 @@ def test_a_terminal_obeys_nothing_that_a_file_says(tmp_path):
 
 def test_a_hostile_header_in_an_error_is_not_obeyed(tmp_path):
     path = tmp_path / "a.fg"
-    for row in ({"name": "\x1b[2J"}, {"name": "a", "length": "\x1b[2J"}, {"\x1b[2J": 1}):
-        rows = [{"name": "a", "offset": 0, "length": 0, "sha256": "0" * 64} | row]
+    for change in ({"name": "\x1b[2J"}, {"name": "a", "length": "\x1b[2J"}, {"\x1b[2J": 1}):
+        rows = [{"name": "a", "offset": 0, "length": 0, "sha256": "0" * 64} | change]
         path.write_bytes(forge(header_of(rows)))
         assert "\x1b" not in show(path)[1]
 
