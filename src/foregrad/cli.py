@@ -1,20 +1,21 @@
-"""The command line: `foregrad demo` and `foregrad doctor`."""
+"""The command line: `foregrad demo`, `foregrad doctor` and `foregrad show`.
+
+Each command imports what it needs, so that those which need no torch do not wait for it.
+"""
 
 from __future__ import annotations
 
-import platform
-from dataclasses import dataclass
+import json
+from dataclasses import asdict
+from pathlib import Path
 
 import click
-import torch
 from rich.console import Console
 from rich.table import Table
 
-from foregrad.backends import toolchain
-from foregrad.demo import run
-from foregrad.words.folders import cache_folder
-
-TESTED_TORCH = "2.13"
+from foregrad.errors import CorruptArtifact
+from foregrad.keep import show as shown
+from foregrad.keep.trust import key_from_environment, key_from_file
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -28,14 +29,22 @@ def main() -> None:
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights, batches and dropout.")
 def demo(steps: int, seed: int) -> None:
     """Train a small transformer: eager, captured and compiled side by side."""
+    from foregrad.demo import run
+
     if not run(Console(), steps=steps, seed=seed):
         raise click.ClickException("a run differs from the eager one")
 
 
 @main.command()
-def doctor() -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def doctor(as_json: bool) -> None:
     """Say what this machine has, what is missing, and what that costs."""
+    from foregrad.doctor import examine
+
     findings = examine()
+    if as_json:
+        click.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
+        return
     table = Table(box=None, pad_edge=False)
     table.add_column("")
     table.add_column("")
@@ -46,65 +55,31 @@ def doctor() -> None:
     Console().print(table)
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One fact about this machine and what follows from it."""
+@main.command()
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
+@click.option("--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with a key to trust.")
+@click.option("--program", is_flag=True, help="Print the program's listing too.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def show(file: Path, key: Path | None, program: bool, as_json: bool) -> None:
+    """Say what is in a .fg file, and whether it is intact, without running any of it.
 
-    name: str
-    value: str
-    is_fine: bool
-    meaning: str
-
-
-def examine() -> list[Finding]:
-    """What `foregrad doctor` prints, as data."""
-    return [python(), torch_version(), threads(), accelerator(), *compilers(), caches()]
-
-
-def python() -> Finding:
-    return Finding("Python", platform.python_version(), True, "")
-
-
-def torch_version() -> Finding:
-    is_tested = torch.__version__.split("+")[0].rpartition(".")[0] == TESTED_TORCH
-    meaning = "" if is_tested else f"tested with torch {TESTED_TORCH}, whose private parts it uses"
-    return Finding("torch", torch.__version__, is_tested, meaning)
-
-
-def threads() -> Finding:
-    meaning = "inside an op; capture and the code between ops use one"
-    return Finding("threads", str(torch.get_num_threads()), True, meaning)
-
-
-def accelerator() -> Finding:
-    if not torch.accelerator.is_available():
-        return Finding("accelerator", "none", True, "everything runs on the CPU")
-    device = str(torch.accelerator.current_accelerator())
-    return Finding("accelerator", device, False, "foregrad is tested on the CPU only")
-
-
-def compilers() -> list[Finding]:
-    """The C++ compiler, and what it can build for: found out now if it never was, which takes seconds."""
-    found = toolchain.compiler()
-    if found is None:
-        meaning = 'backend="eager" needs none; "inductor" and "aoti" cannot run'
-        return [Finding("C++ compiler", "none", False, meaning)]
-    best = next(iter(toolchain.prepare().instruction_sets), None)
-    meaning = 'used by backend="inductor" and "aoti", not by "eager"'
-    return [
-        Finding("C++ compiler", f"{found}, {toolchain.version_text(found)}", True, meaning),
-        Finding(
-            "vector instructions", best or "none", best is not None, "" if best else "loops run one value at a time"
-        ),
-    ]
-
-
-def caches() -> Finding:
-    folder = cache_folder()
-    files = [path for path in folder.rglob("*") if path.is_file()] if folder.is_dir() else []
-    size = sum(path.stat().st_size for path in files) / 1e6
-    meaning = "precompiled headers and libraries; FOREGRAD_CACHE_DIR moves it"
-    return Finding("cache", f"{folder}, {size:.0f} MB", True, meaning)
+    Signatures are checked if there is a key, from --key or FOREGRAD_CACHE_KEY. Fails if anything is wrong.
+    """
+    try:
+        given = key_from_file(key) if key else key_from_environment()
+        report = shown.examine(file, (given,) if given else ())
+    except (CorruptArtifact, ValueError, ModuleNotFoundError) as error:
+        if as_json:
+            click.echo(json.dumps({"file": str(file), "problems": [str(error)]}, indent=2))
+            raise SystemExit(1) from None
+        raise click.ClickException(str(error)) from None
+    if as_json:
+        click.echo(json.dumps(report.as_json(), indent=2))
+    else:
+        for line in report.lines(listing=program):
+            click.secho(line, bold=not line.startswith(" "), fg="red" if line.startswith("problem") else None)
+    if report.problems:
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -150,7 +150,7 @@ def test_keys_from_a_line_of_text(ed25519):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("rot13:00", r"a\.key holds a key of kind 'rot13'; known are hmac-sha256, ed25519-secret, ed25519-public"),
+        ("rot13:00", r"a\.key holds a key of an unknown kind; known are hmac-sha256, ed25519-secret, ed25519-public"),
         ("hello", r"a\.key holds a key that is not in hexadecimal digits"),
         ("", "has 32 bytes or more, this one 0"),
         ("hmac-sha256:00ff", "has 32 bytes or more, this one 2"),

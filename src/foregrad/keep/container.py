@@ -65,10 +65,14 @@ class Entry:
         return self.source.map(*self.place(name))
 
     def _named(self, name: str) -> Blob:
-        for blob in self.header.blobs:
-            if blob.name == name:
-                return blob
-        raise corrupt(self.source, f"has no blob {name!r}; it has {', '.join(self.names) or 'none'}")
+        blob = next((blob for blob in self.header.blobs if blob.name == name), None)
+        if blob is None:
+            raise corrupt(self.source, f"has no blob {name!r}; it has {', '.join(self.names) or 'none'}")
+        if blob.end > self.source.length:
+            raise corrupt(
+                self.source, f"ends before its blob {name!r} does, which has bytes {blob.offset} to {blob.end}"
+            )
+        return blob
 
     def _check(self, blob: Blob, sha256: str) -> None:
         if sha256 != blob.sha256:

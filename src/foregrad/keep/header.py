@@ -115,16 +115,16 @@ def read(source: Opened, trust: Trust | None, limits: Limits) -> Header:
         most = f"{limits.header_bytes} and {_MOST_SIGNATURE_BYTES}"
         raise corrupt(source, f"says that it has {what}; the most that is read is {most}")
     head_length = _PRELUDE.size + text_length + signature_length
-    head = bytes(source.read(0, head_length))
+    head = source.read(0, head_length)
     if len(head) < head_length:
         raise corrupt(source, f"ends inside its header, at byte {len(head)} of {head_length}")
-    text = head[_PRELUDE.size : _PRELUDE.size + text_length]
+    text = bytes(head[_PRELUDE.size : _PRELUDE.size + text_length])
     if hashlib.sha256(text).digest() != digest:
         raise corrupt(source, f"is damaged in its header, bytes {_PRELUDE.size} to {_PRELUDE.size + text_length}")
 
-    signature = _read_signature(source, head[_PRELUDE.size + text_length :])
+    signature = _read_signature(source, bytes(head[_PRELUDE.size + text_length :]))
     if trust is not None:
-        trust.check(source.where, signature, head[: -len(signature.value)] if signature else head)
+        trust.check(source.where, signature, bytes(head[: -len(signature.value)]) if signature else b"")
     try:
         about, blobs = _read_text(text, aligned(head_length), limits)
     except ValueError as error:
@@ -178,7 +178,7 @@ def _read_text(text: bytes, start: int, limits: Limits) -> tuple[dict[str, Any],
     if not (isinstance(header, dict) and header.keys() == {"format", "about", "blobs"}):
         raise ValueError("is no object with the keys format, about and blobs")
     if type(header["format"]) is not int or header["format"] != VERSION:
-        raise ValueError(f"says format {str(header['format'])[:40]}, where its prelude says {VERSION}")
+        raise ValueError(f"says format {header['format']!r:.40}, where its prelude says {VERSION}")
     if not isinstance(header["about"], dict):
         raise ValueError("holds something else than an object in about")
     rows = header["blobs"]
@@ -205,17 +205,13 @@ def _read_row(row: Any, start: int, limits: Limits) -> Blob:
         raise ValueError("has a blob that is no object with the keys name, offset, length and sha256")
     name, offset, length, sha256 = (row[key] for key in ("name", "offset", "length", "sha256"))
     if not isinstance(name, str) or len(name) > limits.name_length or not _NAME.fullmatch(name):
-        raise ValueError(
-            f"has a blob of the name {str(name)[:80]!r}; names are words of A-Z a-z 0-9 . _ - with / between"
-        )
+        raise ValueError(f"has a blob of the name {name!r:.80}; names are words of A-Z a-z 0-9 . _ - with / between")
     if {".", ".."} & set(name.split("/")):
         raise ValueError(f"has a blob of the name {name!r}, which is a path to somewhere else")
     if not (type(length) is int and 0 <= length <= limits.blob_bytes):
-        raise ValueError(
-            f"has a blob {name!r} of length {str(length)[:40]}; the most that is read is {limits.blob_bytes}"
-        )
+        raise ValueError(f"has a blob {name!r} of length {length!r:.40}; the most that is read is {limits.blob_bytes}")
     if not (type(offset) is int and offset >= 0):
-        raise ValueError(f"has a blob {name!r} at offset {str(offset)[:40]}")
+        raise ValueError(f"has a blob {name!r} at offset {offset!r:.40}")
     if not (isinstance(sha256, str) and _SHA256.fullmatch(sha256)):
         raise ValueError(f"has a blob {name!r} without a digest")
     return Blob(name, start + offset, length, sha256)

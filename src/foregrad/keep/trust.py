@@ -150,7 +150,7 @@ def parse_key(text: str, where: str) -> Key:
     kind, _, digits = text.strip().rpartition(":")
     kind = kind or SharedKey.algorithm
     if kind not in _KINDS:
-        raise ValueError(f"{where} holds a key of kind {kind[:40]!r}; known are {', '.join(_KINDS)}")
+        raise ValueError(f"{where} holds a key of an unknown kind; known are {', '.join(_KINDS)}")
     try:
         material = bytes.fromhex(digits)
     except ValueError:

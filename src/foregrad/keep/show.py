@@ -1,0 +1,163 @@
+"""What `foregrad show` says of a `.fg` file. It runs nothing of the file, and sends no text of it raw to a terminal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from foregrad.errors import CorruptArtifact, UntrustedArtifact
+from foregrad.keep import header as head
+from foregrad.keep.container import Entry, unpack
+from foregrad.keep.header import DEFAULT_LIMITS, Header
+from foregrad.keep.opened import File
+from foregrad.keep.trust import Key, Trust
+
+Row = tuple[str, ...]
+
+#: Keys of `about` that are shown in a way of their own; all others follow as they are.
+_KNOWN = ("kind", "name", "needs", "provenance", "signature", "ingredients", "program")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a file says of itself, whether its blobs and signature are right, and everything that is wrong."""
+
+    file: str
+    header: Header
+    blobs: dict[str, str]
+    signature: str
+    problems: tuple[str, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The report as plain data."""
+        signature = self.header.signature
+        return {
+            "file": self.file,
+            "length": self.header.file_length,
+            "format": head.VERSION,
+            "sha256": self.header.sha256,
+            "about": self.header.about,
+            "blobs": [asdict(blob) | {"state": self.blobs[blob.name]} for blob in self.header.blobs],
+            "signature": self.signature,
+            "algorithm": signature and signature.algorithm,
+            "key_id": signature and signature.key_id.hex(),
+            "problems": list(self.problems),
+        }
+
+    def lines(self, *, listing: bool = False) -> Iterator[str]:
+        """The report as text: titles at the left, what belongs to them indented; `listing` adds the whole program."""
+        about = self.header.about
+        yield _printable(" ".join(_text(about[key]) for key in ("kind", "name") if key in about) or "unnamed")
+        yield from _table(self._summary())
+        for title, rows in self._sections().items():
+            if rows:
+                yield title
+                yield from _table(rows)
+        if program := _text(about.get("program", "")).splitlines():
+            yield "program" if listing else f"program: {len(program)} lines, which --program prints"
+            yield from (f"  {_printable(line)}" for line in program if listing)
+        yield from (f"problem: {_printable(problem)}" for problem in self.problems)
+
+    def _summary(self) -> list[Row]:
+        rows: list[Row] = [
+            ("file", f"{self.file}, {_size(self.header.file_length)}, format {head.VERSION}"),
+            ("signed by", self.signature),
+        ]
+        return rows + [
+            (key, _pairs(self.header.about[key])) for key in ("needs", "provenance") if key in self.header.about
+        ]
+
+    def _sections(self) -> dict[str, list[Row]]:
+        about = self.header.about
+        signature = about.get("signature")
+        if not isinstance(signature, dict):
+            signature = {"inputs": signature}
+        blobs: list[Row] = [
+            (self.blobs[b.name], b.name, _size(b.length), f"sha256 {b.sha256[:16]}") for b in self.header.blobs
+        ]
+        return {
+            "inputs": _columns(signature.get("inputs"), "role", "name", "spec"),
+            "outputs": _columns(signature.get("outputs"), "role", "name", "spec"),
+            "blobs": blobs,
+            "ingredients": _columns(about.get("ingredients"), "name", "digest", "description"),
+            "other": [(key, _text(value)) for key, value in about.items() if key not in _KNOWN],
+        }
+
+
+def examine(path: Path, keys: tuple[Key, ...] = ()) -> Report:
+    """Everything there is to say of a file; with keys, one of them must have signed it.
+
+    A file whose header cannot be read is a CorruptArtifact.
+    """
+    opened = File(path)
+    header = head.read(opened, None, DEFAULT_LIMITS)
+    entry = Entry(header, opened)
+    damage = {name: _problem(partial(entry.place, name)) for name in entry.names}
+    distrust = _problem(partial(head.read, opened, Trust(keys), DEFAULT_LIMITS)) if keys else None
+    problems = [distrust, _problem(partial(unpack, path)), *damage.values()]
+    return Report(
+        str(path),
+        header,
+        {name: "damaged" if problem else "ok" for name, problem in damage.items()},
+        _signature(header, keys, distrust),
+        tuple(problem for problem in problems if problem),
+    )
+
+
+def _problem(check: Callable[[], object]) -> str | None:
+    try:
+        check()
+    except (CorruptArtifact, UntrustedArtifact) as error:
+        return str(error)
+    return None
+
+
+def _signature(header: Header, keys: tuple[Key, ...], distrust: str | None) -> str:
+    if header.signature is None:
+        return "nobody"
+    if not keys:
+        return f"{header.signature}, not checked since no key is given"
+    return f"{header.signature}, {'refused' if distrust else 'accepted'}"
+
+
+def _columns(rows: Any, *keys: str) -> list[Row]:
+    """Rows of a list of objects; what is no such list is one row."""
+    if rows is None:
+        return []
+    if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
+        return [(_text(rows),)]
+    return [tuple(_text(row.get(key, "")) for key in keys) for row in rows]
+
+
+def _pairs(value: Any) -> str:
+    if not isinstance(value, dict):
+        return _text(value)
+    return ", ".join(f"{key} {_text(item)}" for key, item in value.items())
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _table(rows: list[Row]) -> Iterator[str]:
+    cells = [[_printable(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in cells if i < len(row)) for i in range(max(map(len, cells), default=0))]
+    for row in cells:
+        yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
+
+
+def _printable(text: str) -> str:
+    """Text that a terminal shows and does not obey: escapes for what controls it or turns the direction of text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _size(length: int) -> str:
+    size, units = float(length), iter(("kB", "MB", "GB", "TB"))
+    unit = "B"
+    while size >= 1000 and unit != "TB":
+        size, unit = size / 1000, next(units)
+    return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
