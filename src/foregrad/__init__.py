@@ -24,9 +24,11 @@ from foregrad.step import step
 
 if _TYPE_CHECKING:
     from foregrad import graph as graph
+    from foregrad.keep.cache import Cache as Cache
 
 __all__ = [
     "BackwardError",
+    "Cache",
     "CannotKeep",
     "CaptureError",
     "CorruptArtifact",
@@ -45,7 +47,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> _Any:
-    """`fg.graph` is imported when it is first used."""
+    """`fg.graph` and `fg.Cache` are imported when they are first used."""
     if name == "graph":
         return _import_module("foregrad.graph")
+    if name == "Cache":
+        return _import_module("foregrad.keep.cache").Cache
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
