@@ -30,13 +30,13 @@ class Hit:
 
 @dataclass(frozen=True)
 class Miss:
-    """Why there is no entry to use. What stands before the first colon is the kind of reason."""
+    """Why there is no entry to use: `damaged: it is cut short (folder)` is of the kind `damaged`."""
 
     reason: str
 
     @property
     def kind(self) -> str:
-        return self.reason.partition(":")[0]
+        return re.split(r":| \(", self.reason, maxsplit=1)[0]
 
 
 @dataclass(frozen=True)
