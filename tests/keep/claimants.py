@@ -1,4 +1,4 @@
-"""Processes that want one entry. Imported by tests, which fork them: a process of its own would import torch for seconds."""
+"""Processes that want one entry. Tests fork them: a new process would import torch for seconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""python -m tests.keep.kills: writers and readers of one entry, and the writers are killed in the middle of what they do.
+"""python -m tests.keep.kills: writers and readers of one entry, and the writers are killed in the middle.
 
 Every entry says what it should be, so that a reader need not believe the store. There is a good one from the beginning:
 no reader may ever find anything else than a good one, and in the end nothing else than good ones is there. With
@@ -62,7 +62,7 @@ def report(cache: fg.Cache, folder: Path, codes: list[int], options: argparse.Na
     seen: Counter[str] = Counter()
     for file in folder.glob("reader-*"):
         seen.update({name: int(count) for name, _, count in (line.partition("=") for line in file.read_text().split())})
-    strays = [path for path in (folder / "cache").rglob("*.tmp")]
+    strays = list((folder / "cache").rglob("*.tmp"))
     for path in strays:
         os.utime(path, (0, 0))
     (swept,) = cache.gc()

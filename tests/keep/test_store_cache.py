@@ -55,7 +55,7 @@ def test_a_url_keeps_entries(remote, url):
     assert remote.get(KEY) == Miss("not there")
     remote.put(KEY, DATA)
     assert fg.Cache(url, key=SECRET).get(KEY) == Hit(DATA, url)
-    (entry,) = remote.keys()
+    (entry,) = remote.entries()
     assert (entry.key, entry.size, entry.source) == (KEY, len(DATA) + SIZE, url)
     assert entry.used is not None
     assert remote.verify() == []
@@ -107,7 +107,7 @@ def test_what_is_not_signed_for_this_key_is_never_returned(url, local, kind, raw
     cache = fg.Cache([local, remote])
     assert cache.get(KEY).kind == kind.strip()
     assert [damaged.key for damaged in remote.verify()] == [KEY]
-    assert local.keys() == []
+    assert local.entries() == []
     with cache.claim(KEY) as claim:
         assert claim.found is None
         cache.put(KEY, DATA)
@@ -146,12 +146,12 @@ def test_folders_with_names_like_entries_do_no_harm(tmp_path):
 def test_the_nearer_layer_is_asked_first_and_gets_what_the_other_has(local, remote):
     cache = fg.Cache([local, remote])
     remote.put(KEY, DATA)
-    assert cache.get(KEY).source == remote.keys()[0].source
-    assert cache.get(KEY).source == local.keys()[0].source
+    assert cache.get(KEY).source == remote.entries()[0].source
+    assert cache.get(KEY).source == local.entries()[0].source
     cache.put(OTHER, DATA)
     assert local.get(OTHER).data == remote.get(OTHER).data == DATA
-    assert {entry.key: entry.source for entry in cache.keys()} == {
-        key: local.keys()[0].source for key in (KEY, OTHER)
+    assert {entry.key: entry.source for entry in cache.entries()} == {
+        key: local.entries()[0].source for key in (KEY, OTHER)
     }
     cache.delete(KEY)
     assert local.get(KEY) == remote.get(KEY) == Miss("not there")

@@ -109,7 +109,7 @@ def test_a_killed_owner_is_noticed_at_once(cache, folder):
 
 
 def test_owners_are_killed_until_one_finishes(folder, tmp_path):
-    """Twelve processes want the entry; whoever owns it is killed, ten times. The rest agree on what the eleventh makes."""
+    """Twelve processes want the entry; who owns it is killed, ten times. The rest agree on what the eleventh makes."""
 
     def work():
         cache = fg.Cache(folder)

@@ -48,7 +48,9 @@ def test_the_file_is_named_for_its_key_and_version(folder):
     assert files == [f"v1/ab/{KEY}.fg"]
 
 
-@pytest.mark.parametrize("key", ["", "ab", "../../etc/passwd", "AB" * 32, "ab" * 31 + "a/", "xy" * 32, "ab" * 65, "ab\n" * 8])
+@pytest.mark.parametrize(
+    "key", ["", "ab", "../../etc/passwd", "AB" * 32, "ab" * 31 + "a/", "xy" * 32, "ab" * 65, "ab\n" * 8]
+)
 def test_a_key_that_is_no_key_is_refused(folder, key):
     for use in (folder.get, folder.delete, lambda key: folder.put(key, b""), fg.Cache(folder.path).get):
         with pytest.raises(ValueError, match="hexadecimal"):
@@ -327,7 +329,7 @@ def test_an_entry_over_the_limit_is_not_kept_and_drives_nobody_out(tmp_path, cap
     cache.put(KEY, bytes(1000))
     cache.put(OTHER, bytes(6000))
     assert "an entry of 6040 bytes is over the limit" in caplog.text
-    assert [entry.key for entry in cache.keys()] == [KEY]
+    assert [entry.key for entry in cache.entries()] == [KEY]
 
 
 def test_an_entry_that_is_too_large_is_not_read(folder):

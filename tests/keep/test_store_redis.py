@@ -55,12 +55,12 @@ def test_a_server_keeps_entries(remote, server):
     assert remote.get(KEY) == Miss("not there")
     remote.put(KEY, DATA)
     assert fg.Cache(server.url, key=SECRET).get(KEY) == Hit(DATA, server.url)
-    (entry,) = remote.keys()
+    (entry,) = remote.entries()
     assert (entry.key, entry.size, entry.source) == (KEY, len(DATA) + SIZE, server.url)
     assert abs(entry.used - time.time()) < 60
     assert remote.verify() == []
     remote.delete(KEY)
-    assert remote.keys() == []
+    assert remote.entries() == []
 
 
 def test_entries_are_pushed_and_pulled(remote, tmp_path):
@@ -99,7 +99,7 @@ def test_a_value_of_another_type_is_a_miss_and_the_server_is_asked_again(remote,
     assert remote.get(OTHER).data == DATA
     with remote.claim(KEY, timeout=5) as claim:
         assert claim.found is None
-    assert {entry.key for entry in remote.keys()} == {OTHER}
+    assert {entry.key for entry in remote.entries()} == {OTHER}
 
 
 def test_a_server_without_memory_is_one_warning(remote, client, caplog):
@@ -230,7 +230,7 @@ def test_waiters_of_a_server_that_is_killed_make_the_entry_themselves(tmp_path, 
 
 
 def test_a_server_killed_while_clients_work_does_no_harm(tmp_path, server, monkeypatch):
-    """Four threads put and get entries of their own through two layers; the server is killed and started, five times."""
+    """Four threads put and get entries through two layers; the server is killed and started again, five times."""
     monkeypatch.setattr(guarded, "_REST_SECONDS", 0.02)
     wrong, is_done = [], threading.Event()
     made = {}
@@ -274,6 +274,6 @@ def test_a_server_killed_while_clients_work_does_no_harm(tmp_path, server, monke
     for worker, number in made.items():
         local = fg.Cache(tmp_path / f"local-{worker}")
         assert number > 5
-        assert len(local.keys()) == number
+        assert len(local.entries()) == number
         assert local.verify() == []
     assert fg.Cache(server.url, key=SECRET).verify() == []

@@ -126,7 +126,7 @@ class Cache:
         for layer in self._layers:
             layer.delete(key)
 
-    def keys(self) -> list[Entry]:
+    def entries(self) -> list[Entry]:
         """All entries, each as the first layer has it; those that were used last come first."""
         found: dict[str, Entry] = {}
         for layer in self._layers:
@@ -178,10 +178,9 @@ class Cache:
 
     def push(self, other: Cache) -> Copied:
         """Copy to another cache what it does not have."""
-        theirs = other.keys()
-        there = {entry.key for entry in theirs}
+        there = {entry.key for entry in other.entries()}
         copied, failed = [], {}
-        for entry in self.keys():
+        for entry in self.entries():
             if entry.key in there:
                 continue
             found = self._look(entry.key)
