@@ -280,7 +280,8 @@ def test_a_readonly_folder_is_read_and_costs_one_warning(readonly_folder, caplog
     assert len(caplog.records) == 2  # one for writing, one for removing
 
 
-def test_a_cache_that_is_only_read_changes_nothing(folder):
+@pytest.mark.parametrize("is_alone", [True, False])
+def test_a_cache_that_is_only_read_changes_nothing(folder, is_alone):
     folder.put(KEY, DATA)
     as_old_as(folder, KEY, 1000)
     folder.put(OTHER, DATA)
@@ -290,7 +291,7 @@ def test_a_cache_that_is_only_read_changes_nothing(folder):
         return sorted((str(path), path.stat().st_mtime_ns) for path in folder.path.rglob("*"))
 
     before = state()
-    cache = fg.Cache(folder.path, readonly=True)
+    cache = fg.Cache(folder.path, readonly=True) if is_alone else fg.Cache([fg.Cache(folder.path)], readonly=True)
     assert cache.get(KEY).data == DATA
     assert cache.get(OTHER).kind == "damaged"
     cache.put("ef" * 32, DATA)

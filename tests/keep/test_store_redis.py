@@ -1,6 +1,7 @@
 """Entries on a real Redis server: signed, claimed, and what happens when the server is killed in the middle."""
 
 import os
+import socketserver
 import threading
 import time
 
@@ -113,6 +114,43 @@ def test_a_server_without_memory_is_one_warning(remote, client, caplog):
         client.config_set("maxmemory", "0")
     assert len(caplog.records) == 1
     assert "used memory" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"+OK\r\n",
+        b":7\r\n",
+        b":-7\r\n",
+        b"$-1\r\n",
+        b"*1\r\n:7\r\n",
+        b"*-1\r\n",
+        b"-ERR no\r\n",
+        b"$9999999\r\nx",
+        b"\0\xff\r\n",
+        b"",
+    ],
+)
+def test_a_server_that_answers_nonsense_is_a_miss(answer, tmp_path):
+    pytest.importorskip("redis")
+
+    class Nonsense(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.settimeout(2)
+            while answer and self.request.recv(4096):
+                self.request.sendall(answer)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Nonsense) as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        url = f"redis://127.0.0.1:{server.server_address[1]}/0?socket_timeout=0.5"
+        cache = fg.Cache([tmp_path / "local", url], key=SECRET)
+        assert isinstance(cache.get(KEY), Miss)
+        with cache.claim(KEY, timeout=0.2) as claim:
+            assert claim.found is None
+        cache.put(KEY, DATA)
+        assert cache.get(KEY) == Hit(DATA, str(tmp_path / "local"))
+        cache.delete(KEY)
+        server.shutdown()
 
 
 # Claims

@@ -103,9 +103,9 @@ class Cache:
             place = default_folder()
         for part in [place] if isinstance(place, str | os.PathLike) else place:
             if isinstance(part, Cache):
-                self._layers += [Guarded(each.layer, readonly or each.is_readonly) for each in part._layers]
+                self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
             else:
-                self._layers.append(Guarded(self._layer(part, readonly), readonly))
+                self._layers.append(Guarded(self._layer(part), readonly))
 
     def __repr__(self) -> str:
         return f"Cache({', '.join(layer.name for layer in self._layers)})"
@@ -165,15 +165,15 @@ class Cache:
 
     def gc(self) -> list[Swept]:
         """Bring each folder within its limit, and remove what killed writers left there."""
-        return [folder.gc() for folder in self._folders() if not folder.is_readonly]
+        return [folder.gc() for folder in self._folders(writable=True)]
 
     def verify(self) -> list[Damaged]:
         """Read every entry of every layer: those that cannot be used. They stay where they are."""
         return [
-            Damaged(entry.key, layer.name, wrong.reason)
+            Damaged(entry.key, layer.name, found.reason)
             for layer in self._layers
             for entry in layer.layer.entries()
-            if (wrong := layer.layer.check(entry.key)) and wrong.reason != NOT_THERE  # evicted just now
+            if isinstance(found := layer.layer.read(entry.key), Miss) and found.reason != NOT_THERE  # evicted just now
         ]
 
     def push(self, other: Cache) -> Copied:
@@ -220,18 +220,19 @@ class Cache:
         name = "hit" if isinstance(found, Hit) else f"miss {found.kind}"
         with self._lock:
             self._counts[name] += 1
-        for folder in self._folders():
-            if folder.is_private and not folder.is_readonly:
+        for folder in self._folders(writable=True):
+            if folder.is_private:
                 folder.count(name)
 
-    def _folders(self) -> list[Folder]:
-        return [layer.layer for layer in self._layers if isinstance(layer.layer, Folder)]
+    def _folders(self, writable: bool = False) -> list[Folder]:
+        layers = [layer for layer in self._layers if not (writable and layer.is_readonly)]
+        return [layer.layer for layer in layers if isinstance(layer.layer, Folder)]
 
-    def _layer(self, place: Place, readonly: bool) -> Layer:
+    def _layer(self, place: Place) -> Layer:
         text = os.fspath(place)
         max_bytes, max_entry_bytes = self._limits
         if "://" not in text:
-            return Folder(Path(text).absolute(), PLAIN, max_bytes, max_entry_bytes, readonly)
+            return Folder(Path(text).absolute(), PLAIN, max_bytes, max_entry_bytes)
         name = re.sub(r"(?<=://)[^/@]*@", "", text)
         if not self._seal.is_signed:
             raise ValueError(
@@ -240,7 +241,7 @@ class Cache:
             )
         parts = urlsplit(text)
         if parts.scheme == "file":
-            return Folder(Path(unquote(parts.path)), self._seal, max_bytes, max_entry_bytes, readonly)
+            return Folder(Path(unquote(parts.path)), self._seal, max_bytes, max_entry_bytes)
         kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
         return kind(text, name, self._seal, max_entry_bytes)
 

@@ -11,13 +11,13 @@ A folder is private to its user. With a secret it may be shared: what others hav
 from __future__ import annotations
 
 import logging
+import math
 import os
 import secrets
 import stat
-import threading
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from foregrad.keep import seal as seals
@@ -41,11 +41,9 @@ class Folder:
     seal: Seal = seals.PLAIN
     max_bytes: int = 10 * 10**9
     max_entry_bytes: int = 10**9
-    is_readonly: bool = False
     version: int = VERSION
-    _size: int | None = None
-    _size_asked: float = 0.0
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    _size: int = 0
+    _size_asked: float = -math.inf
 
     def __post_init__(self) -> None:
         if self.is_private:
@@ -69,20 +67,15 @@ class Folder:
 
     def get(self, key: str) -> Hit | Miss:
         """The entry, which counts as used now. A damaged one is removed."""
-        path = self.file(key)
-        found = self._read(key, path)
-        if self.is_readonly:
-            return found
+        found = self.read(key)
         if isinstance(found, Hit):
-            _touch(path)
+            _touch(self.file(key))
         elif found.kind == "damaged" and self.is_private:  # in a shared folder it may be good, for another secret
-            self._remove_damaged(key, path)
+            self._remove_damaged(key, self.file(key))
         return found
 
-    def check(self, key: str) -> Miss | None:
-        """What is wrong with an entry, None if nothing is. It stays where it is, and does not count as used."""
-        found = self._read(key, self.file(key))
-        return found if isinstance(found, Miss) else None
+    def read(self, key: str) -> Hit | Miss:
+        return self._read(key, self.file(key))
 
     def put(self, key: str, data: bytes) -> None:
         path = self.file(key)
@@ -108,10 +101,7 @@ class Folder:
 
     def gc(self) -> Swept:
         """Remove what was used longest ago until the folder is within its limit, and what killed writers left."""
-        swept = sweep(self.root, self.max_bytes)
-        with self._lock:
-            self._size, self._size_asked = swept.kept_bytes, time.monotonic()
-        return swept
+        return self._sweep()
 
     def count(self, name: str) -> None:
         """One more of something that is counted in all processes together."""
@@ -191,14 +181,16 @@ class Folder:
             log.info("a damaged entry stays in the cache: %s", error)
 
     def _keep_within_limit(self, added: int, newest: Path) -> None:
-        now = time.monotonic()
-        with self._lock:
-            is_known = self._size is not None and now - self._size_asked < _SIZE_IS_KNOWN_SECONDS
-            if is_known and self._size is not None and self._size + added <= self.max_bytes:
-                self._size += added
-                return
-            swept = sweep(self.root, self.max_bytes, spare=newest)
-            self._size, self._size_asked = swept.kept_bytes, now
+        is_known = time.monotonic() - self._size_asked < _SIZE_IS_KNOWN_SECONDS
+        if is_known and self._size + added <= self.max_bytes:
+            self._size += added  # roughly: threads may do this at the same time
+        else:
+            self._sweep(spare=newest)
+
+    def _sweep(self, spare: Path | None = None) -> Swept:
+        swept = sweep(self.root, self.max_bytes, spare)
+        self._size, self._size_asked = swept.kept_bytes, time.monotonic()
+        return swept
 
 
 def _touch(path: Path) -> None:

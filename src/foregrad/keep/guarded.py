@@ -40,7 +40,7 @@ class Guarded:
 
     def get(self, key: str) -> Hit | Miss:
         try:
-            return self._ask(lambda: self.layer.get(key))
+            return self._ask(lambda: self.layer.read(key) if self.is_readonly else self.layer.get(key))
         except Unreachable as error:
             return Miss(f"unreachable: {error}")
         except OSError as error:

@@ -67,16 +67,20 @@ class Layer(Protocol):
     @property
     def name(self) -> str: ...
 
-    def get(self, key: str) -> Hit | Miss: ...
+    def read(self, key: str) -> Hit | Miss:
+        """The entry, checked. Nothing is changed by that."""
 
-    def check(self, key: str) -> Miss | None:
-        """What is wrong with an entry, None if nothing is."""
+    def get(self, key: str) -> Hit | Miss:
+        """The same, for use: the layer may note that, and remove what is damaged."""
 
-    def put(self, key: str, data: bytes) -> None: ...
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an entry; one of the same key is replaced."""
 
-    def delete(self, key: str) -> None: ...
+    def delete(self, key: str) -> None:
+        """Remove an entry, if it is there."""
 
-    def entries(self) -> Iterable[Entry]: ...
+    def entries(self) -> Iterable[Entry]:
+        """All entries; they are not read for that."""
 
 
 @runtime_checkable

@@ -41,21 +41,22 @@ class RedisLayer:
         self._client = _connect(url)
 
     def get(self, key: str) -> Hit | Miss:
+        return self.read(key)
+
+    def read(self, key: str) -> Hit | Miss:
         name = self._name(key)
         with self._server() as server:
             size = server.strlen(name)
             if size > self.max_entry_bytes:
                 return Miss(f"too large: {size} bytes")
             # Not `get`: the value may be another one by now.
-            raw = server.getrange(name, 0, self.max_entry_bytes - 1) if size else None
+            raw = server.getrange(name, 0, self.max_entry_bytes - 1) if size else b""
+        if not isinstance(raw, bytes):
+            return Miss(f"unreadable: the server has sent a {type(raw).__name__}")
         if not raw:
             return Miss(NOT_THERE)
         data = raw[seals.SIZE :]
         return self.seal.open(key, raw[: seals.SIZE], data) or Hit(data, self.name)
-
-    def check(self, key: str) -> Miss | None:
-        found = self.get(key)
-        return found if isinstance(found, Miss) else None
 
     def put(self, key: str, data: bytes) -> None:
         size = seals.SIZE + len(data)
@@ -113,8 +114,8 @@ class RedisLayer:
             yield self._client
         except (exceptions.ConnectionError, exceptions.TimeoutError) as error:
             raise Unreachable(str(error)) from error
-        except (exceptions.RedisError, ValueError) as error:
-            raise OSError(str(error)) from error
+        except Exception as error:  # also those that an answer causes that makes no sense
+            raise OSError(f"{type(error).__name__}: {error}") from error
 
 
 def _connect(url: str) -> Any:

@@ -41,6 +41,9 @@ class UrlLayer:
         self._root = f"{path.rstrip('/')}/v{VERSION}"
 
     def get(self, key: str) -> Hit | Miss:
+        return self.read(key)
+
+    def read(self, key: str) -> Hit | Miss:
         path = self._path(key)
         with self._answers():
             try:
@@ -52,10 +55,6 @@ class UrlLayer:
                 return Miss(NOT_THERE)
         data = raw[seals.SIZE :]
         return self.seal.open(key, raw[: seals.SIZE], data) or Hit(data, self.name)
-
-    def check(self, key: str) -> Miss | None:
-        found = self.get(key)
-        return found if isinstance(found, Miss) else None
 
     def put(self, key: str, data: bytes) -> None:
         size = seals.SIZE + len(data)
