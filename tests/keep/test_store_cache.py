@@ -11,10 +11,13 @@ import pytest
 import foregrad as fg
 from foregrad.keep import guarded
 from foregrad.keep.layer import Hit, Miss
-from foregrad.keep.seal import PLAIN, SIZE, Seal
+from foregrad.keep.seal import PLAIN, Seal
+from foregrad.keep.trust import SecretKey, SharedKey
 
 KEY, OTHER = "ab" * 32, "cd" * 32
-SECRET = b"a secret that all share"
+SECRET = b"a secret that all of them have and share"
+SEAL = Seal(SharedKey(SECRET))
+STRANGER = Seal(SharedKey(b"another secret, which is of another team"))
 DATA = b"a compiled program" * 100
 
 
@@ -56,7 +59,7 @@ def test_a_url_keeps_entries(remote, url):
     remote.put(KEY, DATA)
     assert fg.Cache(url, key=SECRET).get(KEY) == Hit(DATA, url)
     (entry,) = remote.entries()
-    assert (entry.key, entry.size, entry.source) == (KEY, len(DATA) + SIZE, url)
+    assert (entry.key, entry.size, entry.source) == (KEY, len(DATA) + PLAIN.size, url)
     assert entry.used is not None
     assert remote.verify() == []
     remote.delete(KEY)
@@ -67,14 +70,33 @@ def test_a_url_keeps_entries(remote, url):
 def test_a_url_without_a_secret_is_refused(url):
     with pytest.raises(ValueError, match=r"key=.*FOREGRAD_CACHE_KEY"):
         fg.Cache(url)
-    with pytest.raises(ValueError, match="16 bytes or more"):
-        fg.Cache(url, key="short")
+    with pytest.raises(ValueError, match="32 bytes or more"):
+        fg.Cache(url, key=b"short")
+    with pytest.raises(ValueError, match="hexadecimal"):
+        fg.Cache(url, key="a password")
 
 
 def test_the_secret_may_come_from_the_environment(remote, url, monkeypatch):
     remote.put(KEY, DATA)
-    monkeypatch.setenv("FOREGRAD_CACHE_KEY", SECRET.decode())
+    monkeypatch.setenv("FOREGRAD_CACHE_KEY", SECRET.hex())
     assert fg.Cache(url).get(KEY).data == DATA
+
+
+def test_who_has_the_public_key_reads_what_the_other_half_has_signed(url):
+    pytest.importorskip("cryptography")
+    signer, other = SecretKey(b"s" * 32), SecretKey(b"t" * 32)
+    writer, reader = fg.Cache(url, key=signer), fg.Cache(url, key=signer.public)
+    writer.put(KEY, DATA)
+    reader.put(OTHER, DATA)
+    assert reader.get(KEY).data == DATA
+    assert reader.get(OTHER) == Miss("not there")
+    assert fg.Cache(url, key=other.public).get(KEY).kind == "wrongly signed, or damaged"
+    assert fg.Cache(url, key=SECRET).get(KEY).kind == "damaged"
+    write(url, PLAIN.of(KEY, b"") + b"")
+    assert reader.get(KEY).kind == "unsigned"
+    # whoever knows the public key can make a secret of it, which signs nothing for others
+    write(url, Seal(SharedKey(signer.public.public)).of(KEY, DATA) + DATA)
+    assert reader.get(KEY).kind == "damaged"
 
 
 def test_no_text_shows_a_password_or_a_secret(tmp_path):
@@ -91,13 +113,13 @@ def test_no_text_shows_a_password_or_a_secret(tmp_path):
     ("kind", "raw"),
     {
         "unsigned": PLAIN.of(KEY, DATA) + DATA,
-        "wrongly signed, or damaged": Seal(b"another secret, of another team").of(KEY, DATA) + DATA,
-        "wrongly signed, or damaged ": Seal(SECRET).of(OTHER, DATA) + DATA,
-        "wrongly signed, or damaged  ": Seal(SECRET).of(KEY, DATA) + DATA + b"!",
-        "wrongly signed, or damaged   ": Seal(SECRET).of(KEY, DATA)[:8] + bytes(32) + DATA,
+        "wrongly signed, or damaged": STRANGER.of(KEY, DATA) + DATA,
+        "wrongly signed, or damaged ": SEAL.of(OTHER, DATA) + DATA,
+        "wrongly signed, or damaged  ": SEAL.of(KEY, DATA) + DATA + b"!",
+        "wrongly signed, or damaged   ": SEAL.of(KEY, DATA)[:8] + bytes(32) + DATA,
         "damaged": b"\x80\x04\x95 a pickle, for example, which nobody here would load",
         "damaged ": b"",
-        "damaged  ": Seal(SECRET).of(KEY, DATA)[:39],
+        "damaged  ": SEAL.of(KEY, DATA)[:39],
         "too large": bytes(20_000),
     }.items(),
 )
@@ -114,7 +136,7 @@ def test_what_is_not_signed_for_this_key_is_never_returned(url, local, kind, raw
     assert remote.get(KEY).data == local.get(KEY).data == DATA
 
 
-@pytest.mark.parametrize("place", [*range(44), SIZE + len(DATA) - 1])
+@pytest.mark.parametrize("place", [*range(44), PLAIN.size + len(DATA) - 1])
 def test_no_byte_of_a_signed_entry_can_be_changed(remote, url, place):
     remote.put(KEY, DATA)
     raw = bytearray(read(url))
@@ -125,7 +147,7 @@ def test_no_byte_of_a_signed_entry_can_be_changed(remote, url, place):
 
 def test_an_entry_that_others_can_not_use_stays_for_those_who_can(remote, url):
     remote.put(KEY, DATA)
-    assert fg.Cache(url, key=b"another secret, of another team").get(KEY).kind == "wrongly signed, or damaged"
+    assert fg.Cache(url, key=b"another secret, which is of another team").get(KEY).kind == "wrongly signed, or damaged"
     assert remote.get(KEY).data == DATA
 
 

@@ -14,7 +14,7 @@ import foregrad as fg
 from foregrad.keep.cache import default_cache
 from foregrad.keep.folder import Folder
 from foregrad.keep.layer import Hit, Miss
-from foregrad.keep.seal import SIZE
+from foregrad.keep.seal import PLAIN
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 4
@@ -58,7 +58,9 @@ def test_a_key_that_is_no_key_is_refused(folder, key):
 
 
 # every region: kind, tag, content; first, middle and last bytes of each, and all of the first 48
-@pytest.mark.parametrize("place", [*range(48), SIZE + 100, SIZE + len(DATA) // 2, SIZE + len(DATA) - 1])
+@pytest.mark.parametrize(
+    "place", [*range(48), PLAIN.size + 100, PLAIN.size + len(DATA) // 2, PLAIN.size + len(DATA) - 1]
+)
 @pytest.mark.parametrize("change", [0x01, 0x80, 0xFF])
 def test_a_changed_byte_is_a_miss_and_the_entry_is_removed(folder, place, change):
     folder.put(KEY, DATA)
@@ -70,7 +72,7 @@ def test_a_changed_byte_is_a_miss_and_the_entry_is_removed(folder, place, change
     assert list(folder.root.rglob("*.tmp")) == []
 
 
-@pytest.mark.parametrize("length", [0, 1, 7, 8, 39, 40, 41, SIZE + len(DATA) - 1])
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 39, 40, 41, PLAIN.size + len(DATA) - 1])
 def test_a_truncated_entry_is_a_miss(folder, length):
     folder.put(KEY, DATA)
     os.truncate(folder.file(KEY), length)
@@ -120,7 +122,7 @@ def test_verifying_names_the_damaged_ones_and_leaves_them(folder):
 
 
 def test_two_versions_do_not_disturb_each_other(tmp_path):
-    old, new = Folder(tmp_path / "cache"), Folder(tmp_path / "cache", max_bytes=2 * (SIZE + 3), version=2)
+    old, new = Folder(tmp_path / "cache"), Folder(tmp_path / "cache", max_bytes=2 * (PLAIN.size + 3), version=2)
     old.put(KEY, b"old")
     for key in (KEY, OTHER, "ef" * 32):
         new.put(key, b"new")
@@ -306,7 +308,7 @@ def test_a_cache_that_is_only_read_changes_nothing(folder, is_alone):
 
 
 def test_what_was_used_longest_ago_goes_first(tmp_path):
-    folder = Folder(tmp_path / "cache", max_bytes=10 * (SIZE + 1000))
+    folder = Folder(tmp_path / "cache", max_bytes=10 * (PLAIN.size + 1000))
     keys = [f"{number:02x}" * 32 for number in range(10)]
     for age, key in enumerate(reversed(keys), start=1):
         folder.put(key, bytes(1000))
@@ -317,7 +319,7 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
 
 
 def test_the_newest_entry_stays_whatever_the_clock_says(tmp_path):
-    folder = Folder(tmp_path / "cache", max_bytes=2 * (SIZE + 1000))
+    folder = Folder(tmp_path / "cache", max_bytes=2 * (PLAIN.size + 1000))
     for key in ("0a" * 32, "0b" * 32):
         folder.put(key, bytes(1000))
         as_old_as(folder, key, -86400)

@@ -11,12 +11,15 @@ import foregrad as fg
 from foregrad.keep import claim as claims
 from foregrad.keep import guarded
 from foregrad.keep.layer import Hit, Miss
-from foregrad.keep.seal import PLAIN, SIZE, Seal
+from foregrad.keep.seal import PLAIN, Seal
+from foregrad.keep.trust import SharedKey
 from tests.keep.claimants import code_of, fork, kill, until
 from tests.keep.redis_server import redis_server
 
 KEY, OTHER = "ab" * 32, "cd" * 32
-SECRET = b"a secret that all share"
+SECRET = b"a secret that all of them have and share"
+SEAL = Seal(SharedKey(SECRET))
+STRANGER = Seal(SharedKey(b"another secret, which is of another team"))
 DATA = os.urandom(50_000)
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -57,7 +60,7 @@ def test_a_server_keeps_entries(remote, server):
     remote.put(KEY, DATA)
     assert fg.Cache(server.url, key=SECRET).get(KEY) == Hit(DATA, server.url)
     (entry,) = remote.entries()
-    assert (entry.key, entry.size, entry.source) == (KEY, len(DATA) + SIZE, server.url)
+    assert (entry.key, entry.size, entry.source) == (KEY, len(DATA) + PLAIN.size, server.url)
     assert abs(entry.used - time.time()) < 60
     assert remote.verify() == []
     remote.delete(KEY)
@@ -76,9 +79,9 @@ def test_entries_are_pushed_and_pulled(remote, tmp_path):
     ("kind", "raw"),
     [
         ("unsigned", PLAIN.of(KEY, DATA) + DATA),
-        ("wrongly signed, or damaged", Seal(b"another secret, of another team").of(KEY, DATA) + DATA),
-        ("wrongly signed, or damaged", Seal(SECRET).of(OTHER, DATA) + DATA),
-        ("wrongly signed, or damaged", Seal(SECRET).of(KEY, DATA) + DATA[:-1]),
+        ("wrongly signed, or damaged", STRANGER.of(KEY, DATA) + DATA),
+        ("wrongly signed, or damaged", SEAL.of(OTHER, DATA) + DATA),
+        ("wrongly signed, or damaged", SEAL.of(KEY, DATA) + DATA[:-1]),
         ("damaged", b"nonsense"),
         ("not there", b""),
         ("too large", bytes(200_000)),

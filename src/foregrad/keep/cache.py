@@ -25,17 +25,16 @@ from foregrad.backends.toolchain import cache_folder
 from foregrad.keep.claim import Claim, claim
 from foregrad.keep.folder import Folder
 from foregrad.keep.guarded import Guarded
-from foregrad.keep.layer import NOT_THERE, Entry, Hit, Layer, Miss, check_key
+from foregrad.keep.layer import NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.keep.redis_layer import RedisLayer
 from foregrad.keep.seal import PLAIN, Seal
 from foregrad.keep.sweep import Swept
+from foregrad.keep.trust import Key, SharedKey, key_from_environment, parse_key
 from foregrad.keep.url_layer import UrlLayer
 
 log = logging.getLogger("foregrad")
 
 Place = str | os.PathLike[str]
-
-_SECRET_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,10 @@ class Cache:
     the first layer is asked first, what a later one has is copied to those before it, and what is written goes to all.
     Without a place it is this user's folder.
 
-    What comes from a URL is used only if it is signed with `key`, a secret of 16 bytes or more that all who share the
-    place know (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes` limits folders, whose entries go in the order in
-    which they were last used; `max_entry_bytes` limits each entry. With `readonly` nothing is written.
+    What comes from a URL is used only if it is signed with `key`: a secret that all who share the place know, as bytes
+    or in the text of `trust.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes` limits
+    folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry. With
+    `readonly`, or with a public key, nothing is written.
     """
 
     def __init__(
@@ -91,10 +91,10 @@ class Cache:
         *,
         max_bytes: int = 10 * 10**9,
         max_entry_bytes: int = 10**9,
-        key: str | bytes | None = None,
+        key: str | bytes | Key | None = None,
         readonly: bool = False,
     ) -> None:
-        self._seal = Seal(_secret(key))
+        self._seal = Seal(_signer(key))
         self._limits = max_bytes, max_entry_bytes
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
@@ -105,7 +105,7 @@ class Cache:
             if isinstance(part, Cache):
                 self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
             else:
-                self._layers.append(Guarded(self._layer(part), readonly))
+                self._layers.append(self._layer(part, readonly))
 
     def __repr__(self) -> str:
         return f"Cache({', '.join(layer.name for layer in self._layers)})"
@@ -228,22 +228,23 @@ class Cache:
         layers = [layer for layer in self._layers if not (writable and layer.is_readonly)]
         return [layer.layer for layer in layers if isinstance(layer.layer, Folder)]
 
-    def _layer(self, place: Place) -> Layer:
+    def _layer(self, place: Place, readonly: bool) -> Guarded:
         text = os.fspath(place)
         max_bytes, max_entry_bytes = self._limits
         if "://" not in text:
-            return Folder(Path(text).absolute(), PLAIN, max_bytes, max_entry_bytes)
+            return Guarded(Folder(Path(text).absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
         name = re.sub(r"(?<=://)[^/@]*@", "", text)
         if not self._seal.is_signed:
             raise ValueError(
-                f"{name} is written by others too: give fg.Cache(..., key=...) a secret that all of them know, "
+                f"{name} is written by others too: give fg.Cache(..., key=...) a key that all of them have, "
                 "or set FOREGRAD_CACHE_KEY. Entries are signed with it, and used only if they are."
             )
+        readonly = readonly or self._seal.is_for_reading
         parts = urlsplit(text)
         if parts.scheme == "file":
-            return Folder(Path(unquote(parts.path)), self._seal, max_bytes, max_entry_bytes)
+            return Guarded(Folder(Path(unquote(parts.path)), self._seal, max_bytes, max_entry_bytes), readonly)
         kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
-        return kind(text, name, self._seal, max_entry_bytes)
+        return Guarded(kind(text, name, self._seal, max_entry_bytes), readonly)
 
 
 def default_folder() -> Path:
@@ -270,15 +271,15 @@ def _no_cache(reason: str) -> Cache:
     return Cache([])
 
 
-def _secret(key: str | bytes | None) -> bytes | None:
-    if key is None:
-        key = os.environ.get("FOREGRAD_CACHE_KEY")
-    if key is None:
-        return None
-    secret = key.encode() if isinstance(key, str) else key
-    if len(secret) < _SECRET_BYTES:
-        raise ValueError(f"the key of a cache is {_SECRET_BYTES} bytes or more: secrets.token_hex(32) makes a good one")
-    return secret
+def _signer(key: str | bytes | Key | None) -> Key | None:
+    match key:
+        case None:
+            return key_from_environment()
+        case str():
+            return parse_key(key, "fg.Cache(key=...)")
+        case bytes():
+            return SharedKey(key)
+    return key
 
 
 def _counts(found: Counter[str]) -> Counts:

@@ -20,11 +20,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from foregrad.keep import seal as seals
 from foregrad.keep.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
 from foregrad.keep.lease_file import LeaseFile
 from foregrad.keep.private import check_private, create, make_folder, why_not_private
-from foregrad.keep.seal import Seal
+from foregrad.keep.seal import PLAIN, Seal
 from foregrad.keep.sweep import Swept, entry_files, sweep
 
 log = logging.getLogger("foregrad")
@@ -38,7 +37,7 @@ class Folder:
     """A folder of entries."""
 
     path: Path
-    seal: Seal = seals.PLAIN
+    seal: Seal = PLAIN
     max_bytes: int = 10 * 10**9
     max_entry_bytes: int = 10**9
     version: int = VERSION
@@ -79,7 +78,7 @@ class Folder:
 
     def put(self, key: str, data: bytes) -> None:
         path = self.file(key)
-        size = seals.SIZE + len(data)
+        size = self.seal.size + len(data)
         if size > min(self.max_bytes, self.max_entry_bytes):
             raise too_large(size)
         self._make(path.parent)
@@ -148,7 +147,7 @@ class Folder:
             os.close(handle)
             return refusal
         with open(handle, "rb") as file:
-            seal, data = file.read(seals.SIZE), file.read(max(0, found.st_size - seals.SIZE))
+            seal, data = file.read(self.seal.size), file.read(max(0, found.st_size - self.seal.size))
         return self.seal.open(key, seal, data) or Hit(data, self.name)
 
     def _refusal(self, found: os.stat_result) -> Miss | None:

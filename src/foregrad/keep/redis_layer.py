@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-from foregrad.keep import seal as seals
 from foregrad.keep.claim import LEASE_SECONDS
 from foregrad.keep.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, Unreachable, check_key, is_key, too_large
 from foregrad.keep.seal import Seal
@@ -55,11 +54,11 @@ class RedisLayer:
             return Miss(f"unreadable: the server has sent a {type(raw).__name__}")
         if not raw:
             return Miss(NOT_THERE)
-        data = raw[seals.SIZE :]
-        return self.seal.open(key, raw[: seals.SIZE], data) or Hit(data, self.name)
+        data = raw[self.seal.size :]
+        return self.seal.open(key, raw[: self.seal.size], data) or Hit(data, self.name)
 
     def put(self, key: str, data: bytes) -> None:
-        size = seals.SIZE + len(data)
+        size = self.seal.size + len(data)
         if size > min(self.max_entry_bytes, _LARGEST):
             raise too_large(size)
         with self._server() as server:

@@ -15,7 +15,6 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from foregrad.keep import seal as seals
 from foregrad.keep.layer import NOT_THERE, VERSION, Entry, Hit, Miss, Unreachable, check_key, is_key, too_large
 from foregrad.keep.seal import Seal
 
@@ -53,11 +52,11 @@ class UrlLayer:
                 raw = self._files.cat_file(path, start=0, end=size)  # not more: the file may be another one by now
             except (FileNotFoundError, IsADirectoryError):
                 return Miss(NOT_THERE)
-        data = raw[seals.SIZE :]
-        return self.seal.open(key, raw[: seals.SIZE], data) or Hit(data, self.name)
+        data = raw[self.seal.size :]
+        return self.seal.open(key, raw[: self.seal.size], data) or Hit(data, self.name)
 
     def put(self, key: str, data: bytes) -> None:
-        size = seals.SIZE + len(data)
+        size = self.seal.size + len(data)
         if size > self.max_entry_bytes:
             raise too_large(size)
         path, content = self._path(key), self.seal.of(key, data) + data
