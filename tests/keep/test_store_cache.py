@@ -82,6 +82,13 @@ def test_the_secret_may_come_from_the_environment(remote, url, monkeypatch):
     assert fg.Cache(url).get(KEY).data == DATA
 
 
+def test_a_folder_needs_no_key_and_does_not_mind_a_bad_one(tmp_path, monkeypatch):
+    monkeypatch.setenv("FOREGRAD_CACHE_KEY", "not hexadecimal")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fg.Cache("~/cache").put(KEY, DATA)
+    assert fg.Cache(tmp_path / "cache").get(KEY).data == DATA
+
+
 def test_who_has_the_public_key_reads_what_the_other_half_has_signed(url):
     pytest.importorskip("cryptography")
     signer, other = SecretKey(b"s" * 32), SecretKey(b"t" * 32)
@@ -101,7 +108,7 @@ def test_who_has_the_public_key_reads_what_the_other_half_has_signed(url):
 
 def test_no_text_shows_a_password_or_a_secret(tmp_path):
     pytest.importorskip("redis")
-    cache = fg.Cache([tmp_path, "redis://user:pass-word@127.0.0.1:1/0"], key=SECRET)
+    cache = fg.Cache([tmp_path, "redis://user:pass-word@127.0.0.1:1/0?password=pass-word"], key=SECRET)
     found = cache.get(KEY)
     texts = f"{cache} {cache._layers} {found}"
     assert "redis://127.0.0.1:1/0" in texts

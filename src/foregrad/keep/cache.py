@@ -29,12 +29,13 @@ from foregrad.keep.layer import NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.keep.redis_layer import RedisLayer
 from foregrad.keep.seal import PLAIN, Seal
 from foregrad.keep.sweep import Swept
-from foregrad.keep.trust import Key, SharedKey, key_from_environment, parse_key
+from foregrad.keep.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
 from foregrad.keep.url_layer import UrlLayer
 
 log = logging.getLogger("foregrad")
 
 Place = str | os.PathLike[str]
+GivenKey = str | bytes | Key | None
 
 
 @dataclass(frozen=True)
@@ -91,11 +92,9 @@ class Cache:
         *,
         max_bytes: int = 10 * 10**9,
         max_entry_bytes: int = 10**9,
-        key: str | bytes | Key | None = None,
+        key: GivenKey = None,
         readonly: bool = False,
     ) -> None:
-        self._seal = Seal(_signer(key))
-        self._limits = max_bytes, max_entry_bytes
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -105,7 +104,7 @@ class Cache:
             if isinstance(part, Cache):
                 self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
             else:
-                self._layers.append(self._layer(part, readonly))
+                self._layers.append(_layer(part, key, max_bytes, max_entry_bytes, readonly))
 
     def __repr__(self) -> str:
         return f"Cache({', '.join(layer.name for layer in self._layers)})"
@@ -228,24 +227,6 @@ class Cache:
         layers = [layer for layer in self._layers if not (writable and layer.is_readonly)]
         return [layer.layer for layer in layers if isinstance(layer.layer, Folder)]
 
-    def _layer(self, place: Place, readonly: bool) -> Guarded:
-        text = os.fspath(place)
-        max_bytes, max_entry_bytes = self._limits
-        if "://" not in text:
-            return Guarded(Folder(Path(text).absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
-        name = re.sub(r"(?<=://)[^/@]*@", "", text)
-        if not self._seal.is_signed:
-            raise ValueError(
-                f"{name} is written by others too: give fg.Cache(..., key=...) a key that all of them have, "
-                "or set FOREGRAD_CACHE_KEY. Entries are signed with it, and used only if they are."
-            )
-        readonly = readonly or self._seal.is_for_reading
-        parts = urlsplit(text)
-        if parts.scheme == "file":
-            return Guarded(Folder(Path(unquote(parts.path)), self._seal, max_bytes, max_entry_bytes), readonly)
-        kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
-        return Guarded(kind(text, name, self._seal, max_entry_bytes), readonly)
-
 
 def default_folder() -> Path:
     """Where compiled programs are kept if nobody says otherwise."""
@@ -271,7 +252,28 @@ def _no_cache(reason: str) -> Cache:
     return Cache([])
 
 
-def _signer(key: str | bytes | Key | None) -> Key | None:
+def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> Guarded:
+    """The layer that a path or URL stands for."""
+    text = os.fspath(place)
+    if "://" not in text:
+        return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
+    name = re.sub(r"(?<=://)[^/@]*@|\?.*", "", text)  # no password
+    signer = _signer(key)
+    if signer is None:
+        raise ValueError(
+            f"{name} is written by others too: give fg.Cache(..., key=...) a key that all of them have, "
+            "or set FOREGRAD_CACHE_KEY. Entries are signed with it, and used only if they are."
+        )
+    seal = Seal(signer)
+    readonly = readonly or isinstance(signer, PublicKey)
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return Guarded(Folder(Path(unquote(parts.path)), seal, max_bytes, max_entry_bytes), readonly)
+    kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
+    return Guarded(kind(text, name, seal, max_entry_bytes), readonly)
+
+
+def _signer(key: GivenKey) -> Key | None:
     match key:
         case None:
             return key_from_environment()

@@ -30,11 +30,6 @@ class Seal:
         return self.signer is not None
 
     @property
-    def is_for_reading(self) -> bool:
-        """Whether entries can be checked but not sealed."""
-        return isinstance(self.signer, PublicKey)
-
-    @property
     def kind(self) -> bytes:
         return _KINDS[self.signer.algorithm if self.signer else "plain"]
 
