@@ -13,13 +13,13 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup demo examples test conformance bench bench-cold bench-train bench-examples lint format clean
+.PHONY: help setup redis demo examples test conformance bench bench-cold bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make examples     train four small models whose losses contain second derivatives"
 	@echo "make test         run the tests"
-	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, and behaviour when compiled"
+	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, 1,000 killed writers, and behaviour when compiled"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make bench-train  time of a whole training step beside torch.compile and JAX (long; sets up .venv-jax)"
@@ -39,6 +39,15 @@ $(STAMP): pyproject.toml constraints.txt
 	$(PY) -m pip install --quiet -c constraints.txt -e '.[dev,conformance]'
 	@touch $@
 
+# The tests start a Redis server of their own, which they skip where there is none. Debian has the program in redis-tools,
+# under another name; the package redis-server would start a service as well.
+redis: $(STAMP)
+	@command -v redis-server >/dev/null || test -x $(BIN)/redis-server \
+	  || { test "$$(id -u)" = 0 && apt-get update -qq \
+	       && apt-get install -qq -y --no-install-recommends redis-tools >/dev/null \
+	       && ln -sf "$$(command -v redis-check-rdb)" $(BIN)/redis-server; } \
+	  || echo "no redis-server, and it cannot be installed here: the tests that need one are skipped" >&2
+
 demo: $(STAMP)
 	@$(BIN)/foregrad demo
 
@@ -48,7 +57,7 @@ examples: $(STAMP)
 	$(PY) examples/maml.py
 	$(PY) examples/gradient_penalty.py
 
-test: $(STAMP)
+test: $(STAMP) redis
 	$(PY) -m pytest -q -n $(WORKERS)
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
 	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
@@ -57,6 +66,8 @@ conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.fuzz --count 5000
 	$(PY) -m tests.keep.fuzz --count 50000
+	$(PY) -m tests.keep.kills --kills 1000
+	$(PY) -m tests.keep.kills --kills 1000 --damage
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 

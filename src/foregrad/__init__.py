@@ -24,11 +24,13 @@ if _TYPE_CHECKING:
     from foregrad.capture import capture
     from foregrad.explain import explain
     from foregrad.keep.artifact import load
+    from foregrad.keep.cache import Cache
     from foregrad.program.program import Program
     from foregrad.step import step
 
 __all__ = [
     "BackwardError",
+    "Cache",
     "CannotKeep",
     "CaptureError",
     "CorruptArtifact",
@@ -47,6 +49,7 @@ __all__ = [
 
 #: Where each name is, and imported from when it is first used: a program that is loaded needs little of foregrad.
 _HOMES = {
+    "Cache": "keep.cache",
     "Program": "program.program",
     "capture": "capture",
     "compile": "api",

@@ -6,6 +6,7 @@ import foregrad as fg
 
 PUBLIC = [
     "BackwardError",
+    "Cache",
     "CannotKeep",
     "CaptureError",
     "CorruptArtifact",

@@ -1,0 +1,289 @@
+"""Cache: compiled programs by their keys, in one place or in several layers.
+
+    cache = fg.Cache()                                                          # this user's folder
+    cache = fg.Cache([fg.Cache(), "redis://cache:6379/0"], key=secret)          # the folder first, then a server
+
+Nothing here raises into training: what cannot be read is a miss with its reason, what cannot be written a line of the
+log.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from foregrad.backends.toolchain import cache_folder
+from foregrad.keep.claim import Claim, claim
+from foregrad.keep.folder import Folder
+from foregrad.keep.guarded import Guarded
+from foregrad.keep.layer import NOT_THERE, Entry, Hit, Miss, check_key
+from foregrad.keep.redis_layer import RedisLayer
+from foregrad.keep.seal import PLAIN, Seal
+from foregrad.keep.sweep import Swept
+from foregrad.keep.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
+from foregrad.keep.url_layer import UrlLayer
+
+log = logging.getLogger("foregrad")
+
+Place = str | os.PathLike[str]
+GivenKey = str | bytes | Key | None
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How often an entry was found, and by which kind of reason it was not."""
+
+    hits: int
+    misses: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What is in the folders of a cache, and how often it was asked: by this process, and by all of them ever."""
+
+    entries: int
+    bytes: int
+    here: Counts
+    ever: Counts
+
+
+@dataclass(frozen=True)
+class Damaged:
+    """An entry that cannot be used, where, and why."""
+
+    key: str
+    source: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The keys that were copied from one cache to another, and those that were not, with the reason."""
+
+    keys: list[str]
+    failed: dict[str, str]
+
+
+class Cache:
+    """Compiled programs that outlive their process, by their keys.
+
+    `place` is a folder, a URL (`redis://…`, `file://…`, any that fsspec knows) or a list of these and of other caches:
+    the first layer is asked first, what a later one has is copied to those before it, and what is written goes to all.
+    Without a place it is this user's folder.
+
+    What comes from a URL is used only if it is signed with `key`: a secret that all who share the place know, as bytes
+    or in the text of `trust.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes` limits
+    folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry. With
+    `readonly`, or with a public key, nothing is written.
+    """
+
+    def __init__(
+        self,
+        place: Place | Sequence[Place | Cache] | None = None,
+        *,
+        max_bytes: int = 10 * 10**9,
+        max_entry_bytes: int = 10**9,
+        key: GivenKey = None,
+        readonly: bool = False,
+    ) -> None:
+        self._layers: list[Guarded] = []
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        if place is None:
+            place = default_folder()
+        for part in [place] if isinstance(place, str | os.PathLike) else place:
+            if isinstance(part, Cache):
+                self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
+            else:
+                self._layers.append(_layer(part, key, max_bytes, max_entry_bytes, readonly))
+
+    def __repr__(self) -> str:
+        return f"Cache({', '.join(layer.name for layer in self._layers)})"
+
+    def get(self, key: str) -> Hit | Miss:
+        """The entry of a key, checked, or why there is none to use."""
+        found = self._look(key)
+        self._count(found)
+        return found
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep an entry, in every layer that can. What cannot is named in the log, once."""
+        self._store(key, data)
+
+    def delete(self, key: str) -> None:
+        """Remove an entry from every layer."""
+        check_key(key)
+        for layer in self._layers:
+            layer.delete(key)
+
+    def entries(self) -> list[Entry]:
+        """All entries, each as the first layer has it; those that were used last come first."""
+        found: dict[str, Entry] = {}
+        for layer in self._layers:
+            for entry in layer.layer.entries():
+                found.setdefault(entry.key, entry)
+        return sorted(found.values(), key=lambda entry: -(entry.used or 0.0))
+
+    @contextmanager
+    def claim(self, key: str, timeout: float = 600.0) -> Iterator[Claim]:
+        """One process makes the entry while the others wait for it, and find it in `claim.found`.
+
+        Where that is None the entry is ours to make: nobody else is at it, or whoever was has died or takes more than
+        `timeout` seconds.
+        """
+        check_key(key)
+
+        def look() -> Hit | None:
+            found = self._look(key)
+            return found if isinstance(found, Hit) else None
+
+        # The last layer is the one that most processes share.
+        places = [layer for layer in reversed(self._layers) if layer.has_leases]
+        with claim(look, places, key, timeout) as claimed:
+            if claimed.found:
+                self._count(claimed.found)
+            yield claimed
+
+    def stats(self) -> Stats:
+        """Counts of entries and bytes in the folders, and of hits and misses."""
+        entries = [entry for folder in self._folders() for entry in folder.entries()]
+        ever: Counter[str] = Counter()
+        for folder in self._folders():
+            ever.update(folder.counted())
+        here = _counts(self._counts)
+        return Stats(len(entries), sum(entry.size for entry in entries), here, _counts(ever))
+
+    def gc(self) -> list[Swept]:
+        """Bring each folder within its limit, and remove what killed writers left there."""
+        return [folder.gc() for folder in self._folders(writable=True)]
+
+    def verify(self) -> list[Damaged]:
+        """Read every entry of every layer: those that cannot be used. They stay where they are."""
+        return [
+            Damaged(entry.key, layer.name, found.reason)
+            for layer in self._layers
+            for entry in layer.layer.entries()
+            if isinstance(found := layer.layer.read(entry.key), Miss) and found.reason != NOT_THERE  # evicted just now
+        ]
+
+    def push(self, other: Cache) -> Copied:
+        """Copy to another cache what it does not have."""
+        there = {entry.key for entry in other.entries()}
+        copied, failed = [], {}
+        for entry in self.entries():
+            if entry.key in there:
+                continue
+            found = self._look(entry.key)
+            reason = found.reason if isinstance(found, Miss) else other._store(entry.key, found.data)
+            if reason is None:
+                copied.append(entry.key)
+            else:
+                failed[entry.key] = reason
+        return Copied(copied, failed)
+
+    def pull(self, other: Cache) -> Copied:
+        """Copy from another cache what this one does not have."""
+        return other.push(self)
+
+    def _look(self, key: str) -> Hit | Miss:
+        check_key(key)
+        reasons = []
+        for number, layer in enumerate(self._layers):
+            found = layer.get(key)
+            if isinstance(found, Hit):
+                for nearer in self._layers[:number]:
+                    nearer.put(key, found.data)
+                return found
+            if found.reason != NOT_THERE:
+                reasons.append(f"{found.reason} ({layer.name})")
+        if not self._layers:
+            return Miss("there is no cache")
+        return Miss("; ".join(reasons) or NOT_THERE)
+
+    def _store(self, key: str, data: bytes) -> str | None:
+        """Why a layer does not have the entry now, None if all have."""
+        check_key(key)
+        reasons = [f"{reason} ({layer.name})" for layer in self._layers if (reason := layer.put(key, data))]
+        return "; ".join(reasons) or None
+
+    def _count(self, found: Hit | Miss) -> None:
+        name = "hit" if isinstance(found, Hit) else f"miss {found.kind}"
+        with self._lock:
+            self._counts[name] += 1
+        for folder in self._folders(writable=True):
+            if folder.is_private:
+                folder.count(name)
+
+    def _folders(self, writable: bool = False) -> list[Folder]:
+        layers = [layer for layer in self._layers if not (writable and layer.is_readonly)]
+        return [layer.layer for layer in layers if isinstance(layer.layer, Folder)]
+
+
+def default_folder() -> Path:
+    """Where compiled programs are kept if nobody says otherwise."""
+    return cache_folder() / "programs"
+
+
+def default_cache() -> Cache:
+    """The cache that is used when none is named. If its folder cannot be used: one warning, and nothing is kept."""
+    try:
+        return _cache_in(default_folder())
+    except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
+        return _no_cache(str(error))
+
+
+@cache
+def _cache_in(folder: Path) -> Cache:
+    return Cache(folder)
+
+
+@cache
+def _no_cache(reason: str) -> Cache:
+    log.warning(reason)
+    return Cache([])
+
+
+def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> Guarded:
+    """The layer that a path or URL stands for."""
+    text = os.fspath(place)
+    if "://" not in text:
+        return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
+    name = re.sub(r"(?<=://)[^/@]*@|\?.*", "", text)  # no password
+    signer = _signer(key)
+    if signer is None:
+        raise ValueError(
+            f"{name} is written by others too: give fg.Cache(..., key=...) a key that all of them have, "
+            "or set FOREGRAD_CACHE_KEY. Entries are signed with it, and used only if they are."
+        )
+    seal = Seal(signer)
+    readonly = readonly or isinstance(signer, PublicKey)
+    parts = urlsplit(text)
+    if parts.scheme == "file":
+        return Guarded(Folder(Path(unquote(parts.path)), seal, max_bytes, max_entry_bytes), readonly)
+    kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
+    return Guarded(kind(text, name, seal, max_entry_bytes), readonly)
+
+
+def _signer(key: GivenKey) -> Key | None:
+    match key:
+        case None:
+            return key_from_environment()
+        case str():
+            return parse_key(key, "fg.Cache(key=...)")
+        case bytes():
+            return SharedKey(key)
+    return key
+
+
+def _counts(found: Counter[str]) -> Counts:
+    misses = {name.removeprefix("miss "): number for name, number in found.items() if name.startswith("miss ")}
+    return Counts(found["hit"], misses)

@@ -1,0 +1,68 @@
+"""Seal: the bytes before the content of an entry, from which a reader knows that it is what was written for this key.
+
+    kind      8 bytes   plain, or the algorithm of a signature
+    tag                 of kind, key and the content's SHA-256: SHA-256 (32 bytes), HMAC-SHA256 (32) or Ed25519 (64)
+    content
+
+The plain seal finds damage. The signed ones also prove who wrote the entry: that is asked of whatever comes from a
+place that others can write. All of them hold for one key only, so that an entry cannot pass for another one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+from foregrad.keep.layer import Miss
+from foregrad.keep.trust import Key, PublicKey
+
+_KINDS = {"plain": b"fg-plain", "hmac-sha256": b"fg-hmac2", "ed25519": b"fg-ed255"}
+
+
+@dataclass(frozen=True)
+class Seal:
+    """How entries are sealed: plainly, or signed with a key."""
+
+    signer: Key | None = None
+
+    @property
+    def is_signed(self) -> bool:
+        return self.signer is not None
+
+    @property
+    def kind(self) -> bytes:
+        return _KINDS[self.signer.algorithm if self.signer else "plain"]
+
+    @property
+    def size(self) -> int:
+        return len(self.kind) + (64 if self.kind == _KINDS["ed25519"] else 32)
+
+    def of(self, key: str, data: bytes) -> bytes:
+        """The bytes to write before the data."""
+        message = self._message(key, data)
+        if self.signer is None:
+            return self.kind + hashlib.sha256(message).digest()
+        if isinstance(self.signer, PublicKey):
+            raise PermissionError("a public key signs nothing")
+        return self.kind + self.signer.sign(message)
+
+    def open(self, key: str, seal: bytes, data: bytes) -> Miss | None:
+        """What is wrong with an entry, None if nothing is."""
+        kind, tag = seal[:8], seal[8:]
+        if self.is_signed and kind == _KINDS["plain"]:
+            return Miss("unsigned")
+        if kind != self.kind:
+            return Miss("damaged: it does not begin as an entry does")
+        if len(seal) < self.size:
+            return Miss("damaged: it is cut short")
+        message = self._message(key, data)
+        if self.signer is None:
+            return None if tag == hashlib.sha256(message).digest() else Miss("damaged: its digest is another one")
+        return None if self.signer.has_signed(message, tag) else Miss("wrongly signed, or damaged")
+
+    def _message(self, key: str, data: bytes) -> bytes:
+        return self.kind + key.encode() + b"\0" + hashlib.sha256(data).digest()
+
+
+#: For what nobody else can write.
+PLAIN = Seal()
