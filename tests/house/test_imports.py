@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from tests.house.source import Module, dependencies, imports, layout, modules, place
 
-SUBSTRATE = ("foregrad.substrate", "foregrad.substrate_graph", "foregrad.substrate_inductor")
+SUBSTRATE = ("foregrad.substrate", "foregrad.substrate_graph", "foregrad.substrate_inductor", "foregrad.substrate_keys")
 FORBIDDEN = ("torch._functorch", "torch._dynamo", "functorch")
 
 
