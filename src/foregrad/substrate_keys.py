@@ -66,8 +66,9 @@ def global_state() -> dict[str, Any]:
 
 
 def global_hooks() -> dict[str, list[Any]]:
-    """Hooks that run at every module, by their kind."""
-    found = {name: value for name, value in vars(torch.nn.modules.module).items() if name.startswith("_global_")}
+    """Hooks that run at every module or optimizer, by their kind."""
+    homes = (torch.nn.modules.module, sys.modules["torch.optim.optimizer"])
+    found = {name: value for home in homes for name, value in vars(home).items() if name.startswith("_global_")}
     return {name: list(hooks.values()) for name, hooks in found.items() if isinstance(hooks, dict) and hooks}
 
 

@@ -96,13 +96,13 @@ def _text(code: CodeType, instructions: list[dis.Instruction]) -> str:
     shape = (*counts, len(code.co_cellvars), len(code.co_freevars), parameters, others)
     lines = [repr(shape), code.co_exceptiontable.hex()]
     for i in instructions:
-        lines.append(f"{i.opname} {_argument(i)}")
+        lines.append(f"{i.opname} {_argument(code, i)}")
     return "\n".join(lines)
 
 
-def _argument(instruction: dis.Instruction) -> str:
+def _argument(code: CodeType, instruction: dis.Instruction) -> str:
     if instruction.opcode in dis.hasconst:
-        return constant_text(instruction.argval)
+        return constant_text(code.co_consts[instruction.arg or 0])
     if instruction.opcode in dis.hasname:
         return f"{instruction.argval} {instruction.arg & 3 if instruction.arg is not None else 0}"
     return str(instruction.arg)
@@ -116,7 +116,12 @@ def constant_text(value: Any) -> str:
         return f"({', '.join(map(constant_text, value))})"
     if isinstance(value, frozenset):
         return f"{{{', '.join(sorted(map(constant_text, value)))}}}"
+    if not isinstance(value, _CONSTANTS):
+        raise TypeError(f"a constant of code that is not known: {value!r}")
     return f"{type(value).__name__} {value!r}"
+
+
+_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(...), slice)
 
 
 # -- what it reaches for ------------------------------------------------------------------------------------
@@ -167,15 +172,28 @@ def _asks_for_computed_names(instructions: list[dis.Instruction]) -> bool:
             "methodcaller",
         ):
             return True
-        if one.opname in _READS and one.argval in ("getattr", "attrgetter", "methodcaller"):
-            rest = instructions[place + 1 :]
-            if one.argval == "getattr" and rest and rest[0].opname.startswith("LOAD_"):
-                rest = rest[1:]
-                while rest and rest[0].opname in _ATTRIBUTES:
-                    rest = rest[1:]
-            if not (rest and rest[0].opname == "LOAD_CONST" and isinstance(rest[0].argval, str)):
-                return True
+        if one.opname in _READS and one.argval in ("attrgetter", "methodcaller"):
+            return True
+        if one.opname in _READS and one.argval == "getattr" and not _has_plain_arguments(instructions[place + 1 :]):
+            return True
     return False
+
+
+def _has_plain_arguments(rest: list[dis.Instruction]) -> bool:
+    """Whether a call takes a variable or an attribute, a string, and perhaps one more constant or variable."""
+    names = [one.opname for one in rest]
+    place = 1
+    while names[place : place + 1] and names[place] in _ATTRIBUTES:
+        place += 1
+    is_called = names[place + 1 : place + 2] in _CALLS or (
+        names[place + 1 : place + 2] in _LOADS and names[place + 2 : place + 3] in _CALLS
+    )
+    is_string = names[place : place + 1] == ["LOAD_CONST"] and isinstance(rest[place].argval, str)
+    return names[0].startswith("LOAD_") and is_string and is_called
+
+
+_CALLS = (["PRECALL"], ["CALL"])
+_LOADS = (["LOAD_CONST"], ["LOAD_FAST"], ["LOAD_GLOBAL"], ["LOAD_DEREF"])
 
 
 # -- what people see ----------------------------------------------------------------------------------------

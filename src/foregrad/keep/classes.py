@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import abc
+import enum
 import functools
 import operator
+import sys
 import types
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Generic, Protocol
+
+import torch
 
 from foregrad.keep.bytecode import facts_of
 from foregrad.keep.doubts import doubt_about, words
-from foregrad.keep.libraries import Library, library_of_class, library_of_function
+from foregrad.keep.libraries import Library, library_of, library_of_class, library_of_function
 from foregrad.keep.walk import Shower, Walk
 
 
 def show_class(walk: Walk, cls: type, place: str) -> str:
     """A class that code can use: it may make objects of it."""
     text = kind_of(walk, cls)
+    walk.is_dynamic |= cls in (operator.attrgetter, operator.methodcaller)
     if library_of_class(cls) is None:
         name, is_new = walk.name(f"making of {text}", cls)
         if is_new:
@@ -105,7 +111,12 @@ def _is_called_by_others(cls: type, key: str) -> bool:
         return False
     if key.startswith("__") and key.endswith("__"):
         return True
-    return any(key in vars(base) for base in cls.__mro__ if base is not object and library_of_class(base) is not None)
+    bases = [base for base in cls.__mro__ if base is not object and library_of_class(base) is not None]
+    return any(key in vars(base) or base not in _QUIET for base in bases)
+
+
+#: Classes of libraries that call no method of a subclass which they do not have themselves.
+_QUIET = (torch.nn.Module, *torch.autograd.Function.__mro__, enum.Enum, abc.ABC, Generic, Protocol)
 
 
 # -- what was put into classes and modules of torch's -------------------------------------------------------
@@ -125,21 +136,40 @@ def patches(home: Any) -> list[tuple[str, Any]]:
 
 
 def _is_foreign(value: Any) -> bool:
-    function = getattr(value, "__func__", value)
-    if isinstance(function, property):
-        function = function.fget
-    return isinstance(function, types.FunctionType) and library_of_function(function) is None
+    """Code that is no library's."""
+    if isinstance(value, (classmethod, staticmethod, types.MethodType)):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, types.FunctionType):
+        return library_of_function(value) is None
+    if isinstance(value, type):
+        return library_of(value.__module__) is None
+    return type(value) is types.ModuleType and library_of(value.__name__) is None
 
 
 def _look_for_patches(walk: Walk, cls: type) -> None:
     for base in cls.__mro__:
         if base is object or not base.__flags__ & (1 << 9) or library_of_class(base) is None:
             continue
-        _, is_new = walk.name("patches", base)
-        for key, value in patches(base) if is_new else ():
-            if key not in _SKIPPED:
-                name = f"patched {base.__module__}.{base.__qualname__}.{key}"
-                walk.add(name, walk.show(value, name))
+        name = f"{base.__module__}.{base.__qualname__}"
+        for home, title in ((base, name), (sys.modules[base.__module__], base.__module__)):
+            if walk.name("patches", home)[1]:
+                show_patches(walk, home, title)
+        data = {k: v for k, v in vars(base).items() if isinstance(v, _DATA) and not k.startswith("__")}
+        if data and walk.name("members", base)[1]:
+            walk.add(f"members of {name}", walk.show(data, name))
+
+
+#: What a class may have beside methods.
+_DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
+
+
+def show_patches(walk: Walk, home: Any, title: str) -> None:
+    """What users have put into a class or module of a library."""
+    for key, value in patches(home):
+        if key not in _SKIPPED:
+            walk.add(f"patched {title}.{key}", walk.show(value, f"{title}.{key}"))
 
 
 CLASSES: dict[type, Shower] = {type: show_class}

@@ -7,6 +7,7 @@ Code of libraries is known by their versions; only what hangs on it (a closure, 
 from __future__ import annotations
 
 import builtins
+import collections
 import functools
 import importlib.util
 import sys
@@ -14,7 +15,7 @@ from types import BuiltinFunctionType, CellType, FunctionType, MethodType, Modul
 from typing import Any
 
 from foregrad.keep.bytecode import Use, facts_of
-from foregrad.keep.classes import patches, show_reference
+from foregrad.keep.classes import show_reference
 from foregrad.keep.doubts import doubt_about, doubt_about_module, words
 from foregrad.keep.libraries import Library, library_of, library_of_function
 from foregrad.keep.ops import is_op_home, show_ops
@@ -152,7 +153,8 @@ def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
 
 
 def _is_built_in(value: Any) -> bool:
-    return (isinstance(value, (BuiltinFunctionType, type)) and value.__module__ == "builtins") or value in (None, ...)
+    is_code = isinstance(value, (BuiltinFunctionType, type)) and value.__module__ == "builtins"
+    return is_code or value is ... or value is NotImplemented or isinstance(value, bool)
 
 
 # -- modules ------------------------------------------------------------------------------------------------
@@ -253,6 +255,7 @@ def _show_partial(walk: Walk, value: Any, place: str) -> str:
 def _show_built_in(walk: Walk, value: Any, place: str) -> str:
     """A function in C: of a library, or of something that the key cannot look into."""
     owner = value.__self__
+    walk.is_dynamic |= value is getattr
     if owner is not None and not isinstance(owner, (ModuleType, type)):
         return f"<{value.__name__} of {walk.show(owner, f'{place}.__self__')}>"
     home = owner.__module__ if isinstance(owner, type) else value.__module__ or getattr(owner, "__name__", "torch")
@@ -286,6 +289,8 @@ def _wrapping(text: str, attribute: str) -> Shower:
     return lambda walk, value, place: f"<{text} {walk.show(getattr(value, attribute), place)}>"
 
 
+_Pair = collections.namedtuple("_Pair", "first")
+
 CALLABLES: dict[type, Shower] = {
     FunctionType: show_function,
     ModuleType: show_module,
@@ -300,14 +305,8 @@ CALLABLES: dict[type, Shower] = {
     functools.cached_property: _wrapping("cached property", "func"),
     **{
         type(one): _show_descriptor
-        for one in (str.join, str.__len__, vars(dict)["fromkeys"], type.__dict__["__abstractmethods__"])
+        for one in (str.join, str.__len__, vars(dict)["fromkeys"], type.__dict__["__abstractmethods__"], slice.start)
     },
+    type(_Pair.first): lambda w, v, p: f"<item {v.__reduce__()[1][0]}>",
     type("".__len__): lambda w, v, p: f"<{v.__name__} of {w.show(v.__self__, p)}>",
 }
-
-
-def show_patches(walk: Walk, homes: dict[str, Any]) -> None:
-    """Functions of torch's that the user has replaced."""
-    for name, home in homes.items():
-        for key, value in patches(home):
-            walk.add(f"patched {name}.{key}", walk.show(value, f"{name}.{key}"))

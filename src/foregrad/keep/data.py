@@ -96,20 +96,35 @@ def show_object(walk: Walk, value: Any, place: str) -> str:
     if _has_hidden_state(cls):  # type: ignore[arg-type]  # mypy takes classes for unhashable
         walk.doubt(f"{place} is a {cls.__module__}.{cls.__qualname__}, in which the key cannot look")
         return f"<{cls.__module__}.{cls.__qualname__}>"
-    if cls.__module__.partition(".")[0] == "foregrad" and "_target" in vars(value):
-        return f"<compiled {walk.show(vars(value)['_target'], f'{place}._target')}>"
+    if cls.__module__.partition(".")[0] == "foregrad" and "_target" in _dict_of(value):
+        return f"<compiled {walk.show(_dict_of(value)['_target'], f'{place}._target')}>"
     functions = [walk.show(f, f"the flattening of {place}") for f in pytree_functions(cls)]
     return f"<{walk.kind(cls)}{_attributes(walk, value, place)}{' '.join(['', *functions])}>"
 
 
 def _attributes(walk: Walk, value: Any, place: str) -> str:
-    parts = [show_entry(walk, k, v, place) for k, v in getattr(value, "__dict__", {}).items()]
+    parts = [show_entry(walk, k, v, place) for k, v in _dict_of(value).items()]
     for cls in type(value).__mro__:
         for name in slots_of(cls):
             missing: Any = _MISSING
-            found = getattr(value, name, missing)
+            found = _read_slot(cls, name, value, missing)
             parts += [] if found is missing else [show_entry(walk, name, found, place)]
     return "".join(f" {part}" for part in parts)
+
+
+def _dict_of(value: Any) -> Any:
+    """The attributes of an object, whatever its class makes of a question for them."""
+    try:
+        return object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return {}
+
+
+def _read_slot(cls: type, name: str, value: Any, missing: Any) -> Any:
+    try:
+        return vars(cls)[name].__get__(value)
+    except AttributeError:
+        return missing
 
 
 def show_entry(walk: Walk, name: Any, value: Any, place: str) -> str:

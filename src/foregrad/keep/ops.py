@@ -30,9 +30,10 @@ def show_ops(walk: Walk, home: ModuleType, attributes: list[str]) -> str:
     path = [*home.__name__.split(".")[2:], *attributes]
     if path and path[0] in TORCH_NAMESPACES:
         return f"<torch op {'.'.join(path)}>"
-    start = "" if not path else f"{path[0]}::" if len(path) == 1 else f"{path[0]}::{path[1]}"
-    names = [name for name in custom_op_names() if (name == start if len(path) > 1 else name.startswith(start))]
-    return " ".join([show_op(walk, name) for name in names]) or f"<op {'.'.join(path)}, not there>"
+    names = [name for name in custom_op_names() if not path or name.startswith(f"{path[0]}::")]
+    if len(path) > 1 and not path[1].startswith("__"):
+        names = [f"{path[0]}::{path[1]}"]
+    return " ".join([show_op(walk, name) for name in names]) or f"<ops {'.'.join(path)}>"
 
 
 def show_op(walk: Walk, name: str) -> str:

@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from foregrad.keep.classes import CLASSES, kind_of
-from foregrad.keep.code import CALLABLES, show_patches
+from foregrad.keep.classes import CLASSES, kind_of, show_patches
+from foregrad.keep.code import CALLABLES
 from foregrad.keep.data import OBJECTS, VALUES
 from foregrad.keep.ingredients import Ingredient, Key
 from foregrad.keep.ops import OPS
@@ -65,7 +65,7 @@ def sources_of(
         _tell(walk, f"argument {name}", one)
     walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")
     for name, hooks in global_hooks().items():
-        _tell(walk, f"hooks of all modules: {name}", hooks)
+        _tell(walk, f"hooks of all: {name}", hooks)
     found = finish(walk)
     if environment is None:
         return found
@@ -83,7 +83,8 @@ def sources_of_code(prefix: str, values: dict[str, Any]) -> Sources:
 def finish(walk: Walk, *, is_whole: bool = True) -> Sources:
     """Look at everything that is left."""
     if is_whole:
-        show_patches(walk, _HOMES)
+        for title, home in _HOMES.items():
+            show_patches(walk, home, title)
         replaced = replaced_kernels()
         if replaced:
             walk.doubt(f"kernels of torch's own ops were replaced: {', '.join(replaced)}")
