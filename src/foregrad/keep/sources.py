@@ -1,0 +1,103 @@
+"""Sources: the key of a program that was not captured yet, from the code and the values that a capture would meet.
+
+Where the key cannot see something that a capture may depend on, it is unsure and says why: then the function is
+captured, and the program found by its own key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.keep.classes import CLASSES, kind_of, show_patches
+from foregrad.keep.code import CALLABLES
+from foregrad.keep.data import OBJECTS, VALUES
+from foregrad.keep.ingredients import Ingredient, Key
+from foregrad.keep.ops import OPS
+from foregrad.keep.tensors import TENSORS
+from foregrad.keep.walk import Showers, Walk
+from foregrad.substrate_keys import global_hooks, replaced_kernels
+
+SHOWERS = Showers({**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of)
+
+#: Where users most often put functions of their own in place of torch's.
+_HOMES = {
+    "torch": torch,
+    "torch.nn.functional": torch.nn.functional,
+    "torch.Tensor": torch.Tensor,
+    "torch.nn.init": torch.nn.init,
+    "torch.autograd": torch.autograd,
+    "torch.utils.checkpoint": torch.utils.checkpoint,
+}
+
+
+@dataclass(frozen=True)
+class Sources:
+    """A key from the sources, and why it may not say everything."""
+
+    key: Key
+    unsure: tuple[str, ...] = ()
+
+    @property
+    def is_sure(self) -> bool:
+        return not self.unsure
+
+
+def sources_of(
+    target: Any,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+    *,
+    state: tuple[Any, ...] = (),
+    environment: Sources | None = None,
+) -> Sources:
+    """The key of what a call would be captured to: code that can run, layout of state and arguments, surroundings."""
+    walk = Walk(SHOWERS, declared=state)
+    for place, one in enumerate(state):
+        _tell(walk, f"state {place}", one)
+    _tell(walk, "target", target)
+    for place, one in enumerate(args):
+        _tell(walk, f"argument {place}", one)
+    for name, one in kwargs.items():
+        _tell(walk, f"argument {name}", one)
+    walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")
+    for name, hooks in global_hooks().items():
+        _tell(walk, f"hooks of all: {name}", hooks)
+    found = finish(walk)
+    if environment is None:
+        return found
+    return Sources(Key((*environment.key.ingredients, *found.key.ingredients)), (*environment.unsure, *found.unsure))
+
+
+def sources_of_code(prefix: str, values: dict[str, Any]) -> Sources:
+    """Functions by themselves, such as passes: each is an ingredient, with all that it reaches."""
+    walk = Walk(SHOWERS, prefix=prefix)
+    for name, value in values.items():
+        _tell(walk, name, value)
+    return finish(walk, is_whole=False)
+
+
+def finish(walk: Walk, *, is_whole: bool = True) -> Sources:
+    """Look at everything that is left."""
+    if is_whole:
+        for title, home in _HOMES.items():
+            show_patches(walk, home, title)
+        replaced = replaced_kernels()
+        if replaced:
+            walk.doubt(f"kernels of torch's own ops were replaced: {', '.join(replaced)}")
+    try:
+        walk.run()
+    except RecursionError:
+        walk.doubt("the values that the target reaches are nested too deeply")
+    libraries = [Ingredient.of(f"library {name}", text) for name, text in sorted(walk.libraries.items())]
+    return Sources(Key((*walk.ingredients.values(), *libraries)), tuple(walk.doubts))
+
+
+def _tell(walk: Walk, name: str, value: Any) -> None:
+    try:
+        walk.add(name, walk.show(value, name))
+    except RecursionError:
+        walk.doubt(f"{name} is nested too deeply")

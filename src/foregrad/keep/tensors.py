@@ -1,0 +1,186 @@
+"""Tensors, modules and optimizers: their layout, not their data.
+
+    fc: train Linear in_features=8 out_features=2
+    fc.weight: Parameter f32[2, 8] leaf requires_grad grad None
+
+Each call brings its own tensors, so that what a program depends on is how they look and how they hang together. Numbers
+of declared optimizers and schedulers are read at each call too.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch.optim.lr_scheduler import LRScheduler
+
+from foregrad.keep.data import show_entry, show_object
+from foregrad.keep.libraries import library_of_class
+from foregrad.keep.walk import Shower, Walk
+from foregrad.record.numbers import is_number
+from foregrad.words.spec import contiguous_stride, dtype_text
+
+
+def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
+    """All that a program may depend on but the data."""
+    parts = [type(tensor).__name__ if type(tensor) in _USUAL else walk.kind(type(tensor)), spec_text(walk, tensor)]
+    if tensor.layout is not torch.strided:
+        return " ".join([*parts, str(tensor.layout)])
+    if tensor.requires_grad:
+        parts.append("requires_grad" if tensor.is_leaf else "requires_grad, no leaf")
+    if tensor.is_inference():
+        parts.append("inference")
+    if tensor.is_neg() or tensor.is_conj():
+        parts.append("lazily conjugate" if tensor.is_conj() else "lazily negative")
+    parts += _memory(walk, tensor, place)
+    if tensor.is_leaf or tensor.retains_grad:
+        grad = tensor.grad
+        parts += [] if grad is None else [f"grad ({walk.show(grad, f'{place}.grad')})"]
+    hooks = [tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)]
+    parts += [f"hooks {show_hooks(walk, one, place)}" for one in hooks if one]
+    attributes = vars(tensor)
+    parts += [show_entry(walk, k, v, place) for k, v in attributes.items()] if attributes else []
+    return " ".join(parts)
+
+
+_USUAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+
+
+@functools.lru_cache(maxsize=4096)
+def _looks(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> str:
+    text = f"{dtype_text(dtype)}{list(shape)}"
+    return text if stride == contiguous_stride(shape) else f"{text} stride {stride}"
+
+
+def spec_text(walk: Walk, tensor: torch.Tensor) -> str:
+    text = _looks(tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else (), tensor.dtype)
+    return text if tensor.device.type == "cpu" else f"{text} {walk.device(tensor.device)}"
+
+
+def _memory(walk: Walk, tensor: torch.Tensor, place: str) -> list[str]:
+    """Where in which memory a tensor lies, if it does not have one to itself."""
+    storage, offset = tensor.untyped_storage(), tensor.storage_offset()
+    first = walk.storages.setdefault(storage._cdata, (tensor, place))[1]
+    if first != place:
+        return [f"in the memory of {first} at {offset}"]
+    rest = storage.nbytes() - tensor.numel() * tensor.element_size()
+    return [f"at {offset} of {storage.nbytes()} bytes"] if offset or rest else []
+
+
+def show_hooks(walk: Walk, hooks: Any, place: str) -> str:
+    """Hooks in their order; the numbers by which they are known differ from process to process."""
+    return walk.show(list(hooks.values()), f"{place} hooks")
+
+
+# -- modules ------------------------------------------------------------------------------------------------
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+#: Attributes that every module has, as they are in most.
+_DEFAULTS: dict[str, Any] = {
+    key: value for key, value in vars(torch.nn.Module()).items() if key not in (*_TABLES, "training")
+}
+
+
+def show_module(walk: Walk, module: torch.nn.Module, place: str) -> str:
+    """A module and all in it, one line each."""
+    lines: list[str] = []
+    _tell_module(walk, module, place, "", lines)
+    return "\n".join(lines)
+
+
+def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lines: list[str]) -> None:
+    kind = walk.kind(type(module))
+    attributes = vars(module)
+    parts = [f"{path or 'module'}: {'train' if module.training else 'eval'} {kind}"]
+    for key, value in attributes.items():
+        if key in _TABLES or key == "training":
+            continue
+        if key in _DEFAULTS and type(value) is type(_DEFAULTS[key]) and not value and not _DEFAULTS[key]:
+            continue
+        if key.endswith("_hooks") and isinstance(value, dict):
+            parts.append(f"{key}={show_hooks(walk, value, f'{place}.{key}')}")
+        elif key in _FLAGS_OF_HOOKS:
+            parts.append(f"{key}={sorted(_ranks(module, value))}")
+        else:
+            parts.append(show_entry(walk, key, value, place))
+    lines.append(" ".join(parts))
+    below = f"{path}." if path else ""
+    for table in _TABLES:
+        for key, value in attributes.get(table, {}).items():
+            if isinstance(value, torch.nn.Module) and walk.first_place(value) is None:
+                walk.meet(value, f"{place}.{key}")
+                _tell_module(walk, value, f"{place}.{key}", f"{below}{key}", lines)
+            else:
+                lines.append(f"{below}{key}: {table[1:]} {walk.show(value, f'{place}.{key}')}")
+
+
+#: Which of the hooks are called in a special way, by their numbers.
+_FLAGS_OF_HOOKS = {
+    "_forward_hooks_with_kwargs": "_forward_hooks",
+    "_forward_hooks_always_called": "_forward_hooks",
+    "_forward_pre_hooks_with_kwargs": "_forward_pre_hooks",
+}
+
+
+def _ranks(module: torch.nn.Module, numbers: Any) -> list[str]:
+    order = [*module._forward_hooks, *module._forward_pre_hooks]
+    return [f"{order.index(number)}: {numbers[number]}" for number in numbers if number in order]
+
+
+# -- optimizers ---------------------------------------------------------------------------------------------
+
+
+def show_optimizer(walk: Walk, optimizer: torch.optim.Optimizer, place: str) -> str:
+    """Groups and state, one line each; numbers of a declared one by their type."""
+    if id(optimizer) not in walk.declared:
+        return show_object(walk, optimizer, place)
+    lines = [f"optimizer: {walk.kind(type(optimizer))}"]
+    is_torchs = library_of_class(type(optimizer)) is not None
+    for key, value in vars(optimizer).items():
+        where = f"{place}.{key}"
+        if key == "param_groups":
+            lines += [f"group {i}: {_declared(walk, group, f'{where}[{i}]')}" for i, group in enumerate(value)]
+        elif key == "state":
+            for i, (of, values) in enumerate(value.items()):
+                lines.append(f"state {i} of {walk.show(of, where)}: {_declared(walk, values, f'{where}[{i}]')}")
+        elif key.endswith("_hooks") and isinstance(value, dict):
+            lines += [f"{key} {show_hooks(walk, value, where)}"] if value else []
+        elif key == "defaults" and is_torchs:
+            lines.append(f"{key} {_declared(walk, value, where)}")
+        else:
+            lines.append(show_entry(walk, key, value, place))
+    return "\n".join(lines)
+
+
+def show_scheduler(walk: Walk, value: Any, place: str) -> str:
+    """A scheduler or GradScaler: all its attributes, numbers of a declared one by their type."""
+    if id(value) not in walk.declared:
+        return show_object(walk, value, place)
+    lines = [f"{k}: {_declared(walk, v, f'{place}.{k}')}" for k, v in vars(value).items()]
+    return "\n".join([f"object: {walk.kind(type(value))}", *lines])
+
+
+def _declared(walk: Walk, value: Any, place: str) -> str:
+    """Declared state: a capture turns its numbers into symbols, and what it is told of them is a guard."""
+    if is_number(value):
+        return type(value).__name__
+    if isinstance(value, LRScheduler):
+        walk.declared.add(id(value))
+        return walk.show(value, place)
+    if isinstance(value, dict):
+        items = [f"{walk.show(k, place)}: {_declared(walk, v, f'{place}[{k!r}]')}" for k, v in value.items()]
+        return f"{type(value).__name__}{{{', '.join(items)}}}"
+    if type(value) in (list, tuple):
+        items = [_declared(walk, v, f"{place}[{i}]") for i, v in enumerate(value)]
+        return f"{type(value).__name__}[{', '.join(items)}]"
+    return walk.show(value, place)
+
+
+TENSORS: dict[type, Shower] = {
+    torch.Tensor: show_tensor,
+    torch.nn.Module: show_module,
+    torch.optim.Optimizer: show_optimizer,
+    LRScheduler: show_scheduler,
+    torch.amp.GradScaler: show_scheduler,
+}

@@ -1,0 +1,140 @@
+"""Walk: from a value to everything that can be reached from it, as texts that say the same in every process.
+
+Each kind of value has a function that gives its text; what is worth a name of its own becomes an ingredient. An object
+that is reached twice is told once: the second time, by the place where it was first.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from foregrad.keep.ingredients import Ingredient
+
+Shower = Callable[["Walk", Any, str], str]
+
+#: Values that their `repr` says in full.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout)
+_LONG = 400
+
+
+@dataclass(frozen=True)
+class Showers:
+    """How values of each kind are told: those without an identity, and those whose identity matters."""
+
+    values: dict[type, Shower]
+    objects: dict[type, Shower]
+    kind: Callable[[Walk, type], str]  # the class of a value that exists already
+    _found: dict[type, tuple[Shower, bool]] = field(default_factory=dict)
+
+    def of(self, kind: type) -> tuple[Shower, bool]:
+        """The function for a kind of value, and whether it is an object."""
+        found = self._found.get(kind)
+        if found is None:
+            found = self._found[kind] = next(self._candidates(kind))
+        return found
+
+    def _candidates(self, kind: type) -> Iterator[tuple[Shower, bool]]:
+        for cls in kind.__mro__:
+            if cls in self.values:
+                yield self.values[cls], False
+            elif cls in self.objects:
+                yield self.objects[cls], True
+
+
+class Walk:
+    """What was found so far: ingredients, doubts, and what is still to be looked at."""
+
+    def __init__(self, showers: Showers, declared: tuple[Any, ...] = (), prefix: str = "") -> None:
+        self.showers = showers
+        self.declared = {id(one) for one in declared}  # state whose numbers are read at each call
+        self.prefix = prefix
+        self.ingredients: dict[str, Ingredient] = {}
+        self.doubts: dict[str, None] = {}
+        self.libraries: dict[str, str] = {}
+        self.names: set[str] = set()  # that code asks of things
+        self.is_dynamic = False  # some code computes the names which it asks for
+        self.dormant: deque[tuple[str, Callable[[], object]]] = deque()  # what runs only if code asks for its name
+        self.queue: deque[Callable[[], object]] = deque()
+        self.owner = ""  # the function that is being looked at
+        self.storages: dict[int, tuple[Any, str]] = {}  # memory of tensors: one that lies there, and its place
+        self._seen: dict[int, tuple[Any, str]] = {}
+        self._names: dict[str, list[Any]] = {}
+        self._devices: dict[str, dict[int | None, int]] = {}
+
+    # -- values ---------------------------------------------------------------------------------------------
+
+    def show(self, value: Any, place: str) -> str:
+        """A value as text; `place` is where it is kept."""
+        kind = type(value)
+        if kind in _PLAIN:
+            return repr(value) if kind is not str or len(value) < _LONG else self.long(value.encode(), "str")
+        shower, is_object = self.showers.of(kind)
+        if is_object:
+            known = self._seen.get(id(value))
+            if known is not None:
+                return f"same as {known[1]}"
+            self.meet(value, place)
+        return shower(self, value, place)
+
+    def kind(self, cls: type) -> str:
+        """The class of a value that exists already: code need not be able to make another."""
+        return self.showers.kind(self, cls)
+
+    def meet(self, value: Any, place: str) -> None:
+        """Take note of where an object is kept. It is kept alive, so that its id stays its own."""
+        self._seen[id(value)] = (value, place)
+
+    def first_place(self, value: Any) -> str | None:
+        """Where an object was met before."""
+        known = self._seen.get(id(value))
+        return known[1] if known is not None else None
+
+    def long(self, data: bytes, kind: str) -> str:
+        return f"<{kind} of {len(data)} bytes {Ingredient.of('', data.hex()).digest}>"
+
+    def device(self, device: torch.device) -> str:
+        """A device without its index: the first of its type, the second, as they come."""
+        if device.type in ("cpu", "meta"):
+            return device.type
+        known = self._devices.setdefault(device.type, {})
+        return f"{device.type}#{known.setdefault(device.index, len(known))}"
+
+    # -- what is found --------------------------------------------------------------------------------------
+
+    def name(self, name: str, key: Any) -> tuple[str, bool]:
+        """A name for a thing, which no other thing has, and whether it is a new one."""
+        known = self._names.setdefault(name, [])
+        place = next((i for i, one in enumerate(known) if one is key), None)
+        if place is None:
+            known.append(key)
+        number = len(known) - 1 if place is None else place
+        return (f"{name} #{number + 1}" if number else name), place is None
+
+    def add(self, name: str, text: str, description: str | None = None) -> None:
+        name = f"{self.prefix}{name}"
+        self.ingredients[name] = Ingredient.of(name, text, description)
+
+    def doubt(self, reason: str) -> None:
+        self.doubts.setdefault(reason, None)
+
+    def run(self) -> None:
+        """Look at everything that is left, and at what the names in it bring to light."""
+        while self.queue or self._wake():
+            if self.queue:
+                self.queue.popleft()()
+
+    def _wake(self) -> bool:
+        """Queue what code asks for by name that was not asked for before."""
+        asleep = len(self.dormant)
+        for _ in range(asleep):
+            name, wake = self.dormant.popleft()
+            if self.is_dynamic or name in self.names:
+                self.queue.append(wake)
+            else:
+                self.dormant.append((name, wake))
+        return len(self.dormant) < asleep

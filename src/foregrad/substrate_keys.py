@@ -1,0 +1,129 @@
+"""The private parts of torch of which the key of a program is made: global settings, ops that Python defines.
+
+Checked against torch 2.13.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._C._dynamo.guards import GlobalStateGuard
+from torch._library import custom_ops, simple_registry
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace, _Ops
+from torch.utils._pytree import SUPPORTED_NODES
+
+__all__ = [
+    "OP_HOMES",
+    "TORCH_NAMESPACES",
+    "CustomOpDef",
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "custom_op_names",
+    "foreign_decompositions",
+    "global_hooks",
+    "global_state",
+    "op_name",
+    "python_parts_of_op",
+    "pytree_functions",
+    "replaced_kernels",
+]
+
+CustomOpDef = custom_ops.CustomOpDef
+
+#: `torch.ops`, and what is between it and an op.
+OP_HOMES = (_Ops, _OpNamespace)
+
+#: Where torch has ops of its own.
+TORCH_NAMESPACES: frozenset[str] = frozenset(
+    {"aten", "c10d", "debug_mode_ops", "debugprims", "export", "higher_order", "inductor", "inductor_prims", "mkl"}
+    | {"mkldnn", "mkldnn_prepacked", "onednn", "prim", "prims", "profiler", "quantization", "quantized", "rngprims"}
+    | {"sparse", "static_runtime", "streams", "symm_mem", "_c10d_functional", "_c10d_functional_autograd", "_dtensor"}
+    | {"_inductor_test", "_native", "_quantized", "_test"}
+)
+
+
+def global_state() -> dict[str, Any]:
+    """What torch is set to do, beyond any one tensor: modes, default types, flags."""
+    backends, einsum = torch.backends, torch.backends.opt_einsum
+    return {
+        **json.loads(str(GlobalStateGuard().__getstate__())),
+        "inference_mode": torch.is_inference_mode_enabled(),
+        "default_device": str(torch.get_default_device().type),
+        "float32_matmul_precision": torch.get_float32_matmul_precision(),
+        "flash_attention": backends.cuda.flash_sdp_enabled(),
+        "memory_efficient_attention": backends.cuda.mem_efficient_sdp_enabled(),
+        "math_attention": backends.cuda.math_sdp_enabled(),
+        "mkldnn": backends.mkldnn.is_available() and backends.mkldnn.enabled,
+        "einsum": f"{einsum.enabled} {einsum.strategy}",
+        "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+        "accelerator": str(torch.accelerator.current_accelerator() or "none"),
+    }
+
+
+def global_hooks() -> dict[str, list[Any]]:
+    """Hooks that run at every module or optimizer, by their kind."""
+    homes = (torch.nn.modules.module, sys.modules["torch.optim.optimizer"])
+    found = {name: value for home in homes for name, value in vars(home).items() if name.startswith("_global_")}
+    return {name: list(hooks.values()) for name, hooks in found.items() if isinstance(hooks, dict) and hooks}
+
+
+def op_name(op: Any) -> str:
+    """The name of an op without its overload: `aten::mul`."""
+    if isinstance(op, CustomOpDef):
+        return op._qualname
+    return op._qualified_op_name if isinstance(op, OpOverloadPacket) else op._schema.name
+
+
+def custom_op_names() -> list[str]:
+    """Every op that Python has defined, of users and of libraries."""
+    made = (name.partition(".")[0] for name in (*custom_ops.OPDEFS, *torch.library._defs))
+    return sorted({name for name in made if name.partition("::")[0] not in TORCH_NAMESPACES})
+
+
+def python_parts_of_op(name: str) -> dict[str, Any] | None:
+    """The functions that make up an op of Python's; None if its kernels are known to C++ alone."""
+    found = custom_ops.OPDEFS.get(name)
+    if found is None:
+        return None
+    entry = simple_registry.singleton.get(f"{name}.default") or simple_registry.singleton.get(name)
+    return {
+        "schema": found._schema,
+        "implementation": found._init_fn,
+        "kernels": dict(found._backend_fns),
+        "fake kernel": found._abstract_fn,
+        "fake kernels": [] if entry is None else [kernel.func for kernel in entry.fake_impl.kernels],
+        "autograd formula": found._backward_fn,
+        "autograd context": found._setup_context_fn,
+        "batching rule": found._vmap_fn,
+        "autocast": dict(found._autocast_dtype),
+        "dispatch rules": list(found._torch_dispatch_fns.values()),
+        "disabled kernels": sorted(found._disabled_kernel),
+    }
+
+
+def replaced_kernels() -> list[str]:
+    """Kernels of torch's own ops that Python has registered, as no part of torch does: `aten/relu/CPU`."""
+    return sorted(key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_OF_TORCH))
+
+
+_OF_TORCH = ("/Meta", "/CUDA", "/MPS")
+
+
+def pytree_functions(cls: type) -> tuple[Any, ...]:
+    """How values of a class are taken apart and put together again, if someone has said so."""
+    found = SUPPORTED_NODES.get(cls)
+    return () if found is None else (found.flatten_fn, found.unflatten_fn)
+
+
+def foreign_decompositions(is_foreign: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """Decompositions that someone has put into torch's tables, by the name of the op."""
+    tables = [getattr(sys.modules.get(name), "decompositions", {}) for name in ("torch._inductor.decomposition",)]
+    tables += getattr(sys.modules.get("torch._decomp"), "global_decomposition_table", {}).values()
+    return sorted(
+        {str(op): function for table in tables for op, function in table.items() if is_foreign(function)}.items()
+    )

@@ -1,0 +1,74 @@
+"""Files are edited between two processes: what changes the program changes the key, and what does not, does not.
+
+All projects are read by one process before the edits and by another one after them, from another folder and with
+another seed for hashes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from foregrad.keep.ingredients import Key, differences
+from tests.keep.edits import Edit, read_edits
+
+SEEN, UNSEEN, UNSURE = read_edits("seen.txt"), read_edits("unseen.txt"), read_edits("unsure.txt")
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """The keys of all projects before and after their edits."""
+    found = []
+    for seed, side in enumerate(("before", "after"), start=1):
+        folder = tmp_path_factory.mktemp(side) / ("x" * seed)
+        for edit in [*SEEN, *UNSEEN, *UNSURE]:
+            for name, text in getattr(edit, side).items():
+                path = folder / edit.name / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text)
+        found.append(read_keys(folder, seed))
+    return found
+
+
+def read_keys(folder: Path, seed: int):
+    worker = Path(__file__).with_name("keys_worker.py")
+    surroundings = {**os.environ, "PYTHONHASHSEED": str(seed), "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(
+        [sys.executable, str(worker), str(folder)], env=surroundings, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def both(keys, edit: Edit):
+    """The two keys of a project, and why they may not say everything."""
+    sides = [side[edit.name] for side in keys]
+    assert all("error" not in side for side in sides), "\n".join(side.get("error", "") for side in sides)
+    return [Key.from_json(side["key"]) for side in sides], [side["unsure"] for side in sides]
+
+
+@pytest.mark.parametrize("edit", SEEN, ids=lambda edit: edit.name)
+def test_an_edit_is_seen(keys, edit):
+    (old, new), unsure = both(keys, edit)
+    assert unsure == [[], []]
+    assert old.digest != new.digest, "a stale hit"
+    found = differences(old, new)
+    assert any(edit.ingredient in str(one) for one in found), "\n".join(map(str, found))
+
+
+@pytest.mark.parametrize("edit", UNSEEN, ids=lambda edit: edit.name)
+def test_what_is_no_ingredient_changes_nothing(keys, edit):
+    (old, new), unsure = both(keys, edit)
+    assert [str(one) for one in differences(old, new)] == []
+    assert old.digest == new.digest
+    assert unsure == [[], []]
+
+
+@pytest.mark.parametrize("edit", UNSURE, ids=lambda edit: edit.name)
+def test_what_cannot_be_seen_is_said(keys, edit):
+    _, unsure = both(keys, edit)
+    for reasons in unsure:
+        assert any(edit.ingredient in reason for reason in reasons), reasons
