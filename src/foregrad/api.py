@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.compile import Compiled
+from foregrad.keep.cache import Cache
+from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
 from foregrad.runtime.halves import Pass, Way
 
@@ -21,6 +24,7 @@ def compile(  # noqa: A001  the public name is fg.compile
     passes: Sequence[Pass] = (),
     rng: str = "eager",
     regions: str = "auto",
+    cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
 ) -> Any:
     """The same function or module, running captured programs in place of its code.
@@ -34,9 +38,12 @@ def compile(  # noqa: A001  the public name is fg.compile
     eager draws, "fast" others, inside fused loops.
     `regions="auto"` compiles what repeats in the model once, "off" the model as a whole. Long work shows what it is
     doing; `progress=False` is quiet.
+
+    `cache` is where compiled programs are kept for later processes, which then start without tracing: True is this
+    user's folder, for the backends that compile; a path, a URL or an `fg.Cache` is used with any; False keeps nothing.
     """
     chosen = choose(backend, rng=rng, regions=regions)
-    way = Way(chosen, (*passes, *passes_for(chosen)), progress)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen))
     if isinstance(target, torch.nn.Module):
         return compile_module(target, way)
     if not callable(target):

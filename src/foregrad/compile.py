@@ -11,13 +11,18 @@ from typing import Any
 
 import torch
 
+from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
 from foregrad.check import Checker, Compared, Verification
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.keep.artifact import KeptCapture
 from foregrad.keep.artifact import save as save_artifact
+from foregrad.keep.environment import environment_of
+from foregrad.keep.places import Places
+from foregrad.keep.sources import Sources, sources_of
 from foregrad.keep.trust import Signer as Key
+from foregrad.keep.warm import CAPTURED, Origin, claimed_halves, find_call, keep_call
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
 from foregrad.regions.regions import Regions, region_notes
@@ -28,24 +33,42 @@ from foregrad.runtime.miss import MISS
 from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
+from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings, part, watched
 
 
 @dataclass(frozen=True, eq=False)
 class Capture:
-    """One captured program: what made it necessary, and its generated call."""
+    """One captured program: what made it necessary, where it comes from, and its generated call."""
 
     reason: str
-    program: Program
     call: Callable[[Any, Any], Any]
-    source: str
     description: dict[str, str]  # what was assumed, in words
-    stage: CompiledStage
     timings: Timings
+    origin: Origin
+    num_nodes: int
+    listing: Callable[[], str]
+    record: Callable[[], CompiledStage]
+
+    @property
+    def stage(self) -> CompiledStage:
+        """The recording with its compiled halves; one that was found without tracing is traced now."""
+        return self.record()
+
+    @property
+    def program(self) -> Program:
+        return self.stage.program
+
+    @property
+    def source(self) -> str:
+        """The text of the generated call."""
+        generated = generated_of(self.call)
+        assert generated is not None
+        return generated.text
 
     def __str__(self) -> str:
         """The listing of the program, with a line where each call of a region begins."""
-        return self.program.listing(region_notes(self.program.graph.graph, self.stage.regions[:2]))
+        return self.listing()
 
 
 class Compiled:
@@ -75,9 +98,16 @@ class Compiled:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
-            made = self._new_capture(args, kwargs, self.way)
-            self.captures = (*self.captures, made)
-            self._calls = (made.call, *self._calls)
+            sources = self._sources(args, kwargs)
+            found = self._find(sources, args, kwargs)
+            if isinstance(found, Capture):
+                result = found.call(args, kwargs)
+                if result is not MISS:
+                    self._add(found)
+                    return result
+                found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
+            made = self._new_capture(args, kwargs, self.way, found)
+            self._add(self._keep(made, sources))
         result = made.call(args, kwargs)
         if result is MISS:
             raise CaptureError(
@@ -86,7 +116,70 @@ class Compiled:
             )
         return result
 
-    def _new_capture(self, args: Any, kwargs: Any, way: Way) -> Capture:
+    def _add(self, made: Capture) -> None:
+        self.captures = (*self.captures, made)
+        self._calls = (made.call, *self._calls)
+
+    # -- warm starts ------------------------------------------------------------------------------------
+
+    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
+        """The key of the call from its sources; None where nothing is kept."""
+        if self.way.cache is None:
+            return None
+        environment = environment_of(self.way, kind=self._kind, **self._options())
+        found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
+        if can_be_made_again(args, kwargs):
+            return found
+        return replace(found, unsure=(*found.unsure, "an argument is a view, has a history, or shares memory"))
+
+    def _options(self) -> dict[str, Any]:
+        """What changes a capture beside the target and its state."""
+        return {}
+
+    def _places(self) -> Places:
+        return Places(self._state(), self._target)
+
+    def _find(self, sources: Sources | None, args: Any, kwargs: Any) -> Capture | Origin:
+        if sources is None:
+            return Origin(CAPTURED)
+        again = Again(args, kwargs, lambda a, k: self._new_capture(a, k, self.way).stage)
+        found = find_call(self.way.cache, sources, self._places(), again)
+        if isinstance(found, Origin):
+            return found
+        about = found.about
+        description = dict(about["description"])
+        return Capture(
+            reason=about["reason"],
+            call=found.call,
+            description=description,
+            timings=found.timings,
+            origin=found.origin,
+            num_nodes=about["nodes"],
+            listing=lambda: str(about["program"]),
+            record=again,
+        )
+
+    def _keep(self, made: Capture, sources: Sources | None) -> Capture:
+        """Leave a capture to later processes."""
+        if sources is None:
+            return made
+        about = {
+            "name": self.name,
+            "reason": made.reason,
+            "program": str(made),
+            "description": [[name, text] for name, text in made.description.items()],
+            "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
+            "nodes": made.num_nodes,
+        }
+        why = self._why_not_kept() or keep_call(self.way.cache, sources, self._places(), made.call, about)
+        return made if why is None else replace(made, origin=replace(made.origin, reasons=(*made.origin.reasons, why)))
+
+    def _why_not_kept(self) -> str | None:
+        return None
+
+    # -- capturing --------------------------------------------------------------------------------------
+
+    def _new_capture(self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None) -> Capture:
         timings = Timings()
         with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
@@ -95,7 +188,9 @@ class Compiled:
                 program = captured.program.apply(way.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures])
-            return self._make(captured, way, program, args, kwargs, description, reason, timings)
+            return self._make(
+                captured, way, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
+            )
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         return make_capture(captured, way, *rest)
@@ -158,10 +253,34 @@ def make_capture(
     description: dict[str, str],
     reason: str,
     timings: Timings,
+    origin: Origin,
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
+    source = Source()
+    source.namespace["MISS"] = MISS
+    with claimed_halves(way.cache, program, way, origin) as halves:
+        with source.block("def call(args, kwargs):"):
+            GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
+            compiled = CompiledStage(captured.stage, program, way, (halves.forward, halves.backward))
+            CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
+        halves.keep(compiled)
+    captured.release()
+    return Capture(
+        reason=reason,
+        call=source.load("call"),
+        description=description,
+        timings=timings,
+        origin=halves.origin,
+        num_nodes=len(program.graph.graph.nodes),
+        listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
+        record=lambda: compiled,
+    )
+
+
+def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
+    """What the guards of a call check."""
     calling, inputs = program.calling, captured.stage.recording.inputs
-    assumptions = Assumptions(
+    return Assumptions(
         args=args,
         kwargs=kwargs,
         lifted=tuple(inputs.all),
@@ -176,11 +295,3 @@ def make_capture(
         declared=captured.declared,
         numbers=captured.numbers,
     )
-    source = Source()
-    source.namespace["MISS"] = MISS
-    with source.block("def call(args, kwargs):"):
-        GuardWriter(assumptions, source).write()
-        compiled = CompiledStage(captured.stage, program, way)
-        CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-    captured.release()
-    return Capture(reason, program, source.load("call"), str(source), description, compiled, timings)

@@ -19,8 +19,7 @@ class Explanation:
     def __str__(self) -> str:
         lines = [f"{self.name}: {len(self.captures)} captured program{'' if len(self.captures) == 1 else 's'}"]
         for number, made in enumerate(self.captures, 1):
-            nodes = len(made.program.graph.graph.nodes)
-            lines.append(f"  {number}. {made.reason} ({nodes} nodes)")
+            lines.append(f"  {number}. {made.reason} ({made.num_nodes} nodes); {made.origin}")
         return "\n".join(lines)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
 from foregrad.errors import CaptureError
+from foregrad.keep.cache import Cache
+from foregrad.keep.warm import cache_for
 from foregrad.record.scaler import CreatesState
 from foregrad.runtime.halves import Pass, Way
 
@@ -30,6 +33,7 @@ def step(
     rng: str = "eager",
     regions: str = "auto",
     python: str = "warn",
+    cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
 ) -> Callable[[Callable[..., Any]], Step]:
     """A decorator for a training step: forward, backward and optimizer as one program.
@@ -50,14 +54,14 @@ def step(
     or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
     quiet.
 
-    `backend`, `passes`, `rng`, `regions` and `progress` are those of `fg.compile`.
+    `backend`, `passes`, `rng`, `regions`, `cache` and `progress` are those of `fg.compile`.
     """
     if python not in ("warn", "error", "allow"):
         raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
         _check(one)
     chosen = choose(backend, rng=rng, regions=regions)
-    way = Way(chosen, (*passes, *passes_for(chosen)), progress)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen))
     return lambda function: Step(function, way, state, python)
 
 
@@ -84,11 +88,18 @@ class Step(Compiled):
         self.state = state
         self._python = python
         self._named: set[str] = set()  # what it does in Python that was spoken of
+        self._does_more = False  # whether the last capture did something in Python
 
     _kind = "step"
 
     def _state(self) -> tuple[Any, ...]:
         return self.state
+
+    def _options(self) -> dict[str, Any]:
+        return {"python": self._python}
+
+    def _why_not_kept(self) -> str | None:
+        return "it is not kept, since it does something in Python when it is captured" if self._does_more else None
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         try:
@@ -103,6 +114,7 @@ class Step(Compiled):
                 f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
             )
             warnings.warn(f"{reason}.\nKeep what changes at each call outside the step.", stacklevel=5)
+        self._does_more = bool(captured.changes)
         new = [change for change in captured.changes if change.name not in self._named]
         if new and self._python != "allow":
             self._named.update(change.name for change in new)

@@ -21,7 +21,6 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from foregrad.backends.toolchain import cache_folder
 from foregrad.keep.claim import Claim, claim
 from foregrad.keep.folder import Folder
 from foregrad.keep.guarded import Guarded
@@ -31,6 +30,7 @@ from foregrad.keep.seal import PLAIN, Seal
 from foregrad.keep.sweep import Swept
 from foregrad.keep.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
 from foregrad.keep.url_layer import UrlLayer
+from foregrad.words.folders import cache_folder
 
 log = logging.getLogger("foregrad")
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import fx
 
-from foregrad.backends.backend import Backend, start
+from foregrad.backends.backend import Backend, Runner, start
 from foregrad.backends.choose import can_write
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
@@ -41,12 +42,16 @@ class Way:
     backend: Backend
     passes: tuple[Pass, ...] = ()
     shows_progress: bool = True
+    cache: Any = None  # a `Cache`, where compiled programs are kept
 
 
 class CompiledStage:
     """A stage of a recording with its compiled halves."""
 
-    def __init__(self, stage: Stage, program: Program, way: Way) -> None:
+    def __init__(
+        self, stage: Stage, program: Program, way: Way, known: tuple[Runner | None, ...] = (None, None)
+    ) -> None:
+        """`known` are the halves, where they were compiled before."""
         self.stage = stage
         self.program = program
         self._way = way
@@ -54,13 +59,13 @@ class CompiledStage:
         is_differentiated = stage.phase > 0 or any(base.needs_tangent for base in stage.results.bases)
         self.donation = donate(program) if not is_differentiated and can_write(way.backend) else None
         written = self.donation.graph if self.donation else self.halves.forward
-        forward = start(way.backend, written, "forward")  # and backward, before either is finished
+        forward = self._start(written, "forward", known[0])  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]
         self.checks = self._find_checks()
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
-        backward = None if stage.backward is None else self._start_backward(program, self.halves)
+        backward = None if stage.backward is None else self._start_backward(program, self.halves, known[1])
         self.run_forward = forward()
         if stage.backward is not None and backward is not None:
             layouts = tuple(None if t is None else t.spec.stride for t in stage.backward.tangents)
@@ -150,7 +155,12 @@ class CompiledStage:
         program = build(stage, self.program.name).apply(self._way.passes)
         return self._start_backward(program, program.halves)()
 
-    def _start_backward(self, program: Program, halves: Halves) -> Callable[[], CompiledBackward]:
+    def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:
+        return start(self._way.backend, graph, name) if known is None else lambda: known
+
+    def _start_backward(
+        self, program: Program, halves: Halves, known: Runner | None = None
+    ) -> Callable[[], CompiledBackward]:
         error = program.calling.backward_error
         missing = [s.name for s in halves.saved if s.key not in self._saved_keys]
         if error is None and missing:
@@ -164,7 +174,7 @@ class CompiledStage:
         calling, signature = program.calling, program.signature
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
-        run = start(self._way.backend, halves.backward, "backward")
+        run = self._start(halves.backward, "backward", known)
         return lambda: CompiledBackward(
             run=run(),
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),

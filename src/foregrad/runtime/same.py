@@ -27,7 +27,7 @@ class SameTensors:
         return SameTensors(tuple(map(Spec.of, tensors)), tuple(map(type, tensors)))
 
     def make(self) -> Check:
-        return same_tensors([_example(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)])
+        return same_tensors([example_of(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)])
 
     def is_enough_for(self, tensors: Sequence[Any]) -> bool:
         """Whether a guard that is made from this takes these tensors: none has a property that is not said here."""
@@ -43,7 +43,7 @@ def same_tensors(examples: Sequence[Any]) -> Check:
     return check
 
 
-def _example(spec: Spec, kind: type) -> torch.Tensor:
+def example_of(spec: Spec, kind: type = torch.Tensor) -> torch.Tensor:
     """A tensor of this kind whose memory nobody touches."""
     ghost = torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
     if kind is torch.nn.Parameter:

@@ -1,0 +1,170 @@
+"""Warm starts: what a compiled function looks for in a cache before it works, and what it leaves there.
+
+Two kinds of entries, each under its own key. A *call* is a whole captured call, under the key of the sources that it
+would be captured from: it is used with no capture at all. *Halves* are the compiled forward and backward of a program,
+under the program's key: they are found after a capture, where the sources say too little or have changed without
+effect.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from foregrad.backends.aoti import AOTI
+from foregrad.backends.backend import Backend, Runner
+from foregrad.backends.inductor import Inductor
+from foregrad.errors import CannotKeep, ForegradError
+from foregrad.keep.cache import Cache, default_cache
+from foregrad.keep.calls import keep_calls, restore_calls
+from foregrad.keep.container import pack, unpack
+from foregrad.keep.ingredients import Key
+from foregrad.keep.layer import Hit, Miss
+from foregrad.keep.needs import foregrad_version, needs
+from foregrad.keep.places import Places
+from foregrad.keep.program_key import program_key
+from foregrad.keep.sources import Sources
+from foregrad.program.program import Program
+from foregrad.runtime.halves import CompiledStage, Way
+from foregrad.words.progress import Part, Timings, log, part
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a captured call comes from, and why not from nearer: `captured`, `traced, then found`, or `found`."""
+
+    how: str
+    where: str = ""
+    reasons: tuple[str, ...] = ()
+    key: str | None = None  # of its entry
+
+    def __str__(self) -> str:
+        said = f"{self.how} in {self.where}" if self.where else self.how
+        return said if not self.reasons else f"{said}; " + "; ".join(self.reasons)
+
+
+def cache_for(given: bool | str | os.PathLike[str] | Cache | None, backend: Backend) -> Cache | None:
+    """The cache that an option stands for. `True` is this user's, for backends that take long: op by op, a capture is
+    as soon made as found. `FOREGRAD_CACHE=off` turns that one off."""
+    if given is True:
+        is_wanted = isinstance(backend, (Inductor, AOTI)) and os.environ.get("FOREGRAD_CACHE") != "off"
+        return default_cache() if is_wanted else None
+    if not given:
+        return None
+    return given if isinstance(given, Cache) else Cache(given)
+
+
+CAPTURED, TRACED, FOUND = "captured", "traced, then found", "found without tracing"
+
+
+@dataclass(frozen=True)
+class FoundCall:
+    """A call that was captured by an earlier process."""
+
+    call: Callable[..., Any]
+    about: dict[str, Any]
+    origin: Origin
+
+    @property
+    def timings(self) -> Timings:
+        return Timings([Part(*p) for p in self.about["timings"]])
+
+
+def find_call(
+    cache: Cache, sources: Sources, places: Places, record: Callable[[], CompiledStage]
+) -> FoundCall | Origin:
+    """The call of these sources, or why it must be captured."""
+    if not sources.is_sure:
+        return Origin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
+    key = sources.key.digest
+    found = cache.get(key)
+    if isinstance(found, Miss):
+        return Origin(CAPTURED, reasons=(f"no entry of these sources: {found.reason}",), key=key)
+    try:
+        with part("load"):
+            entry = unpack(found.data)
+            (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
+    except ForegradError as error:
+        return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
+    return FoundCall(call, entry.about, Origin(FOUND, found.source, key=key))
+
+
+def keep_call(
+    cache: Cache, sources: Sources, places: Places, call: Callable[..., Any], about: dict[str, Any]
+) -> str | None:
+    """Keep a call for later processes; why not, if it cannot be kept."""
+    if not sources.is_sure:
+        return None
+    try:
+        with part("keep"):
+            kept = keep_calls([call], places, needs_code=True)
+            cache.put(
+                sources.key.digest, pack({**_common("call", sources.key), **about, "call": kept.roots[0]}, kept.blobs)
+            )
+    except CannotKeep as error:
+        log.info("a call is not kept: %s", error)
+        return f"it cannot be kept: {error}"
+    return None
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The compiled halves of a program, if an earlier process has left them, and how to leave them."""
+
+    forward: Runner | None
+    backward: Runner | None
+    origin: Origin
+    keep: Callable[[CompiledStage], None]
+
+
+@contextmanager
+def claimed_halves(cache: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
+    """The halves of a program. While one process makes them, others that want the same wait for it."""
+    if cache is None:
+        yield Halves(None, None, before, lambda _: None)
+        return
+    with part("look for a program"):
+        key = program_key(program, way)
+    with cache.claim(key.digest) as claim:
+        found = _restored(claim.found) if claim.found is not None else None
+        if found is not None:
+            yield Halves(*found, Origin(TRACED, claim.found.source, before.reasons, before.key), lambda _: None)  # type: ignore[union-attr]
+        else:
+            yield Halves(None, None, before, lambda stage: _keep_halves(cache, key, program, stage))
+
+
+def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
+    try:
+        with part("load"):
+            entry = unpack(hit.data)
+            forward, backward = restore_calls(entry.about["halves"], entry.blob, Places((), None))
+    except ForegradError as error:
+        log.info("the entry in %s cannot be used: %s", hit.source, error)
+        return None
+    return forward, backward
+
+
+def _keep_halves(cache: Cache, key: Key, program: Program, stage: CompiledStage) -> None:
+    usual = stage.usual_backward()
+    try:
+        with part("keep"):
+            runners: list[Any] = [stage.run_forward, usual.run if usual is not None else None]
+            kept = keep_calls(runners, Places((), None), needs_code=True)
+            about = {**_common("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
+            cache.put(key.digest, pack(about, kept.blobs))
+    except CannotKeep as error:
+        log.info("a program is not kept: %s", error)
+
+
+def _common(kind: str, key: Key) -> dict[str, Any]:
+    created = datetime.now(UTC).isoformat(timespec="seconds")
+    return {
+        "kind": kind,
+        "needs": needs(has_code=True),
+        "provenance": {"foregrad": foregrad_version(), "created": created},
+        "ingredients": [{"name": i.name, "digest": i.digest, "description": i.description} for i in key.ingredients],
+    }
