@@ -144,7 +144,9 @@ def first_step(workload: str, side: str, caches: Path, options: argparse.Namespa
     places = {"TORCHINDUCTOR_CACHE_DIR": str(caches / "inductor"), "FOREGRAD_CACHE_DIR": str(caches / "foregrad")}
     command = [sys.executable, HERE / "first_step.py", workload, side, str(options.threads), options.backend]
     with tempfile.TemporaryFile("w+") as output:
-        process = subprocess.Popen(command, env=os.environ | places, stdout=output, start_new_session=True)
+        process = subprocess.Popen(
+            command, env=os.environ | places | {"FOREGRAD_CACHE": "off"}, stdout=output, start_new_session=True
+        )
         limit = Timer(options.limit, os.killpg, (process.pid, signal.SIGKILL))
         limit.start()
         _, status, used = os.wait4(process.pid, 0)  # with the processes that it has started and waited for

@@ -41,7 +41,7 @@ def code_of(text: str, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]]
 def names_in(text: str) -> list[str]:
     """Names that a function takes from outside, and names of attributes."""
     found: dict[str, None] = {}
-    codes = [compile(text, "<text>", "exec")]
+    codes = [inner for inner in compile(text, "<text>", "exec").co_consts if isinstance(inner, CodeType)]
     while codes:
         code = codes.pop()
         found.update(dict.fromkeys(code.co_names))
