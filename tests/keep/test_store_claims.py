@@ -149,7 +149,7 @@ def test_after_the_time_limit_one_goes_on_alone(cache, folder):
 
 
 def test_an_owner_elsewhere_is_given_up_when_its_lease_is_not_renewed(cache, folder, monkeypatch):
-    monkeypatch.setattr(claims, "LEASE_SECONDS", 0.3)
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 1.0)
     lease(folder).parent.mkdir(parents=True, mode=0o700)
     for path in (folder, folder / "v1"):
         path.chmod(0o700)
@@ -162,7 +162,7 @@ def test_an_owner_elsewhere_is_given_up_when_its_lease_is_not_renewed(cache, fol
 
     owner = threading.Thread(target=renew)
     owner.start()
-    with cache.claim(KEY, timeout=1) as claim:
+    with cache.claim(KEY, timeout=2.5) as claim:
         assert "process 1 on elsewhere is still at it" in claim.reason  # it is alive, whatever the clocks say
     stop.set()
     owner.join()
@@ -170,7 +170,7 @@ def test_an_owner_elsewhere_is_given_up_when_its_lease_is_not_renewed(cache, fol
     began = time.monotonic()
     with cache.claim(KEY, timeout=60) as claim:
         assert claim.reason == "the lease is ours"
-    assert 0.3 < time.monotonic() - began < 5
+    assert 1.0 < time.monotonic() - began < 10
 
 
 def test_a_lease_is_renewed_while_its_owner_works(cache, folder, monkeypatch):

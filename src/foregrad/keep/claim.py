@@ -55,7 +55,7 @@ def claim(look: Callable[[], Hit | None], places: Sequence[Leases], key: str, ti
         try:
             outcome = _wait(look, place, key, owner, deadline)
         except OSError as error:
-            log.info("no lease of %.12s from %s: %s", key, place, error)
+            log.info("no lease of %.12s: %s", key, error)
             continue
         if outcome.reason != _OURS:
             yield outcome
