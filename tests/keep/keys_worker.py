@@ -1,7 +1,7 @@
 """Reads small projects, and prints the key of each: `python keys_worker.py folder`.
 
-Each project has a `main.py` with a function `make()` that returns a target, its arguments and its state. Each is read in
-a process of its own, so that what one does to torch is nothing to the next; what they share is that torch is imported.
+Each project has a `main.py` with a function `make()` that returns a target, its arguments and its state. Each is read
+in a process of its own, so that what one does to torch is nothing to the next; they share that torch is imported.
 """
 
 import importlib

@@ -136,7 +136,7 @@ def patches(home: Any) -> list[tuple[str, Any]]:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Code that is no library's."""
+    """Code that is no library's, or an object of a class that is no library's."""
     if isinstance(value, (classmethod, staticmethod, types.MethodType)):
         value = value.__func__
     if isinstance(value, property):
@@ -145,7 +145,12 @@ def _is_foreign(value: Any) -> bool:
         return library_of_function(value) is None
     if isinstance(value, type):
         return library_of(value.__module__) is None
-    return type(value) is types.ModuleType and library_of(value.__name__) is None
+    if isinstance(value, types.ModuleType):
+        return type(value) is types.ModuleType and library_of(value.__name__) is None
+    return library_of(type(value).__module__) is None
+
+
+_CODE = (types.FunctionType, type, types.ModuleType, property, classmethod, staticmethod, types.MethodType)
 
 
 def _look_for_patches(walk: Walk, cls: type) -> None:
@@ -166,9 +171,12 @@ _DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozense
 
 
 def show_patches(walk: Walk, home: Any, title: str) -> None:
-    """What users have put into a class or module of a library."""
+    """What users have put into a class or module of a library. Code of the library may ask anything of it."""
     for key, value in patches(home):
         if key not in _SKIPPED:
+            walk.names.update(vars(value) if isinstance(value, types.ModuleType) else ())
+            if not isinstance(value, _CODE):
+                walk.doubt(f"{title}.{key} was replaced by an object of {type(value).__qualname__}")
             walk.add(f"patched {title}.{key}", walk.show(value, f"{title}.{key}"))
 
 

@@ -141,7 +141,7 @@ def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
         if value is _ABSENT:
             return [f"{use.name} is not there"]
         reason = doubt_about("python", "builtins", use.name) if _is_built_in(value) else None
-        if reason is not None:
+        if reason is not None and not (use.name in ("hash", "id") and function.__name__ == "__hash__"):
             walk.doubt(f"{_where(own, function, use.line)} uses {use.name}, which {reason}")
         return [] if _is_built_in(value) else _told(walk, f"builtin {use.name}", use.name, value)
     name, _ = walk.name(f"global {space.get('__name__', '?')}.{use.name}", space)
@@ -153,7 +153,7 @@ def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
 
 
 def _is_built_in(value: Any) -> bool:
-    is_code = isinstance(value, (BuiltinFunctionType, type)) and value.__module__ == "builtins"
+    is_code = isinstance(value, (BuiltinFunctionType, type)) and value.__module__ in ("builtins", "io", "_io")
     return is_code or value is ... or value is NotImplemented or isinstance(value, bool)
 
 
