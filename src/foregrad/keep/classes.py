@@ -161,6 +161,7 @@ def _look_for_patches(walk: Walk, cls: type) -> None:
         for home, title in ((base, name), (sys.modules[base.__module__], base.__module__)):
             if walk.name("patches", home)[1]:
                 show_patches(walk, home, title)
+                show_registered(walk, home, title)
         data = {k: v for k, v in vars(base).items() if isinstance(v, _DATA) and not k.startswith("__")}
         if data and walk.name("members", base)[1]:
             walk.add(f"members of {name}", walk.show(data, name))
@@ -179,5 +180,23 @@ def show_patches(walk: Walk, home: Any, title: str) -> None:
                 walk.doubt(f"{title}.{key} was replaced by an object of {type(value).__qualname__}")
             walk.add(f"patched {title}.{key}", walk.show(value, f"{title}.{key}"))
 
+
+def show_registered(walk: Walk, home: Any, title: str) -> None:
+    """Functions that users have registered with a library: in a dict, or in one that an object or its class has."""
+    for name, value in vars(home).items():
+        if isinstance(value, dict):
+            tables = [value]
+        elif isinstance(value, _NO_HOLDERS) or not hasattr(type(value), "__dict__"):
+            continue
+        else:
+            tables = [*getattr(value, "__dict__", {}).values(), *vars(type(value)).values()]
+        for table in tables:
+            found = table.items() if isinstance(table, dict) and name not in _SKIPPED else ()
+            for key, one in found:
+                if isinstance(one, types.FunctionType) and library_of_function(one) is None:
+                    walk.add(f"registered {title}.{name}: {key}", walk.show(one, f"{title}.{name}"))
+
+
+_NO_HOLDERS = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, str, bytes, int, float, tuple)
 
 CLASSES: dict[type, Shower] = {type: show_class}

@@ -21,6 +21,7 @@ from foregrad.keep.tensors import TENSORS
 from foregrad.keep.walk import Showers, Walk
 from foregrad.substrate import no_function_modes
 from foregrad.substrate_keys import global_hooks, replaced_kernels
+from foregrad.words.garbage import no_garbage_collection
 
 SHOWERS = Showers({**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of)
 
@@ -62,7 +63,7 @@ def sources_of(
     values |= {f"argument {place}": one for place, one in enumerate(args)}
     values |= {f"argument {name}": one for name, one in kwargs.items()}
     values |= {f"hooks of all: {name}": hooks for name, hooks in global_hooks().items()}
-    with no_function_modes():
+    with no_garbage_collection(), no_function_modes():
         for name, value in values.items():
             _tell(walk, name, value)
         walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")

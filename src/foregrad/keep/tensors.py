@@ -31,8 +31,10 @@ def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
         parts.append("requires_grad" if tensor.is_leaf else "requires_grad, no leaf")
     if tensor.is_inference():
         parts.append("inference")
-    if tensor.is_neg() or tensor.is_conj():
+    if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()):
         parts.append("lazily conjugate" if tensor.is_conj() else "lazily negative")
+    if tensor._base is not None:
+        parts.append("view")
     parts += _memory(walk, tensor, place)
     if tensor.is_leaf or tensor.retains_grad:
         grad = tensor.grad
