@@ -190,11 +190,11 @@ def show_registered(walk: Walk, home: Any, title: str) -> None:
             continue
         else:
             tables = [*getattr(value, "__dict__", {}).values(), *vars(type(value)).values()]
-        for table in tables:
+        for number, table in enumerate(tables):
             found = table.items() if isinstance(table, dict) and name not in _SKIPPED else ()
             for key, one in found:
                 if isinstance(one, types.FunctionType) and library_of_function(one) is None:
-                    walk.add(f"registered {title}.{name}: {key}", walk.show(one, f"{title}.{name}"))
+                    walk.add(f"registered {title}.{name} {number}: {key}", walk.show(one, f"{title}.{name}"))
 
 
 _NO_HOLDERS = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, str, bytes, int, float, tuple)

@@ -185,11 +185,15 @@ def _attribute(walk: Walk, module: ModuleType, name: str, library: Library | Non
     found = vars(module).get(name, _ABSENT)
     if found is not _ABSENT:
         return found
-    if library is None and "__getattr__" in vars(module):
+    if library is not None:
+        return getattr(module, name, _ABSENT)
+    if _makes_attributes(module):
         walk.doubt(f"the module {module.__name__} makes {name} when it is asked for it")
-        walk.show(vars(module)["__getattr__"], f"{module.__name__}.__getattr__")
-        return _ABSENT
-    return getattr(module, name, _ABSENT) if library is not None or type(module) is not ModuleType else _ABSENT
+    return _ABSENT
+
+
+def _makes_attributes(module: ModuleType) -> bool:
+    return "__getattr__" in vars(module) or type(module) is not ModuleType
 
 
 def show_module(walk: Walk, module: ModuleType, place: str) -> str:
@@ -204,7 +208,7 @@ def show_module(walk: Walk, module: ModuleType, place: str) -> str:
             walk.doubt(f"{walk.owner or place} hands around the module {module.__name__}, which {reason}")
     name, is_new = walk.name(f"module {module.__name__}", module)
     if is_new and not (library is not None and library.name == "python"):
-        if library is None and "__getattr__" in vars(module):
+        if library is None and _makes_attributes(module):
             walk.doubt(f"the module {module.__name__} makes attributes when it is asked for them")
         members = vars(module) if library is None else {k: v for k, v in vars(module).items() if _may_be_changed(v)}
         for key, value in members.items():
@@ -237,6 +241,9 @@ def _import(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
         if full.partition(".")[0] not in (*sys.stdlib_module_names, "torch"):
             walk.doubt(f"{_where(own, function, use.line)} imports {full}, which is not loaded yet")
         return [f"imports {full}"]
+    for name in use.attributes if library_of(full) is None else ():
+        if name not in vars(loaded[0]) and name != "*":
+            walk.doubt(f"{_where(own, function, use.line)} imports {name} from {full}, which is not loaded yet")
     return [f"imports {walk.show(module, full)}" for module in loaded if module is not None]
 
 

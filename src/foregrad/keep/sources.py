@@ -14,7 +14,7 @@ import torch
 
 from foregrad.keep.classes import CLASSES, kind_of, show_patches
 from foregrad.keep.code import CALLABLES
-from foregrad.keep.data import OBJECTS, VALUES
+from foregrad.keep.data import OBJECTS, VALUES, WHOLE
 from foregrad.keep.ingredients import Ingredient, Key
 from foregrad.keep.ops import OPS
 from foregrad.keep.tensors import TENSORS
@@ -23,7 +23,9 @@ from foregrad.substrate import no_function_modes
 from foregrad.substrate_keys import global_hooks, replaced_kernels
 from foregrad.words.garbage import no_garbage_collection
 
-SHOWERS = Showers({**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of)
+SHOWERS = Showers(
+    {**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of, frozenset({type, *WHOLE, *TENSORS})
+)
 
 #: Where users most often put functions of their own in place of torch's.
 _HOMES = {
