@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-import gc
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
@@ -30,6 +29,7 @@ from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.runtime.locate import AsHolder, Location, Variable, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes
+from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.spec import Spec
 
 #: While a step is recorded, functions of Python's take its numbers.
@@ -96,20 +96,8 @@ def capture_call(
     """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
     the call is a step, and whether what it changes in Python is refused.
     """
-    with _no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
+    with no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
         return _capture_call(target, args, kwargs, state, call, python)
-
-
-@contextmanager
-def _no_garbage_collection() -> Iterator[None]:
-    """A capture makes many objects that stay: looking through them again and again would make its cost grow."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 def _capture_call(

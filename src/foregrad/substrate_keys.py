@@ -25,6 +25,7 @@ __all__ = [
     "OpOverloadPacket",
     "custom_op_names",
     "foreign_decompositions",
+    "foreign_fakes",
     "global_hooks",
     "global_state",
     "op_name",
@@ -112,6 +113,13 @@ def replaced_kernels() -> list[str]:
 
 
 _OF_TORCH = ("/Meta", "/CUDA", "/MPS")
+
+
+def foreign_fakes(is_foreign: Callable[[Any], bool]) -> list[tuple[str, Any]]:
+    """Fake kernels that someone has given to torch's own ops, by the name of the op."""
+    entries = simple_registry.singleton._data.items()
+    fakes = [(name, kernel.func) for name, entry in entries for kernel in entry.fake_impl.kernels]
+    return [(name, one) for name, one in fakes if name.partition("::")[0] in TORCH_NAMESPACES and is_foreign(one)]
 
 
 def pytree_functions(cls: type) -> tuple[Any, ...]:

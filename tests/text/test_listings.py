@@ -39,7 +39,7 @@ def test_a_listing_can_be_compared(name):
 def by_regions(graph, name):
     """A backend that finds regions and runs them op by op."""
     regions = find_regions(graph)
-    return Guarded(
+    return Guarded.of(
         stitch(regions, [compile_graph(r.graph, "region") for r in regions.distinct], name), graph, name, regions
     )
 

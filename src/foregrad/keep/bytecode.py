@@ -137,8 +137,8 @@ def _with_lines(code: CodeType, instructions: list[dis.Instruction]) -> Iterator
 def _uses(code: CodeType, instructions: list[dis.Instruction]) -> Iterator[Use]:
     for place, (one, line) in enumerate(_with_lines(code, instructions)):
         if one.opname == "IMPORT_NAME":
-            level = instructions[place - 2].argval if place > 1 else 0
-            yield Use("import", "." * level + one.argval, (), line)
+            level, names = instructions[place - 2].argval, instructions[place - 1].argval
+            yield Use("import", "." * level + one.argval, names or (), line)
         elif one.opname in _READS:
             if _READS[one.opname] == "closure" and one.argval not in code.co_freevars:
                 continue

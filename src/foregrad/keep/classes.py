@@ -136,7 +136,7 @@ def patches(home: Any) -> list[tuple[str, Any]]:
 
 
 def _is_foreign(value: Any) -> bool:
-    """Code that is no library's."""
+    """Code that is no library's, or an object of a class that is no library's."""
     if isinstance(value, (classmethod, staticmethod, types.MethodType)):
         value = value.__func__
     if isinstance(value, property):
@@ -145,7 +145,12 @@ def _is_foreign(value: Any) -> bool:
         return library_of_function(value) is None
     if isinstance(value, type):
         return library_of(value.__module__) is None
-    return type(value) is types.ModuleType and library_of(value.__name__) is None
+    if isinstance(value, types.ModuleType):
+        return type(value) is types.ModuleType and library_of(value.__name__) is None
+    return library_of(type(value).__module__) is None
+
+
+_CODE = (types.FunctionType, type, types.ModuleType, property, classmethod, staticmethod, types.MethodType)
 
 
 def _look_for_patches(walk: Walk, cls: type) -> None:
@@ -156,6 +161,7 @@ def _look_for_patches(walk: Walk, cls: type) -> None:
         for home, title in ((base, name), (sys.modules[base.__module__], base.__module__)):
             if walk.name("patches", home)[1]:
                 show_patches(walk, home, title)
+                show_registered(walk, home, title)
         data = {k: v for k, v in vars(base).items() if isinstance(v, _DATA) and not k.startswith("__")}
         if data and walk.name("members", base)[1]:
             walk.add(f"members of {name}", walk.show(data, name))
@@ -166,10 +172,31 @@ _DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozense
 
 
 def show_patches(walk: Walk, home: Any, title: str) -> None:
-    """What users have put into a class or module of a library."""
+    """What users have put into a class or module of a library. Code of the library may ask anything of it."""
     for key, value in patches(home):
         if key not in _SKIPPED:
+            walk.names.update(vars(value) if isinstance(value, types.ModuleType) else ())
+            if not isinstance(value, _CODE):
+                walk.doubt(f"{title}.{key} was replaced by an object of {type(value).__qualname__}")
             walk.add(f"patched {title}.{key}", walk.show(value, f"{title}.{key}"))
 
+
+def show_registered(walk: Walk, home: Any, title: str) -> None:
+    """Functions that users have registered with a library: in a dict, or in one that an object or its class has."""
+    for name, value in vars(home).items():
+        if isinstance(value, dict):
+            tables = [value]
+        elif isinstance(value, _NO_HOLDERS) or not hasattr(type(value), "__dict__"):
+            continue
+        else:
+            tables = [*getattr(value, "__dict__", {}).values(), *vars(type(value)).values()]
+        for number, table in enumerate(tables):
+            found = table.items() if isinstance(table, dict) and name not in _SKIPPED else ()
+            for key, one in found:
+                if isinstance(one, types.FunctionType) and library_of_function(one) is None:
+                    walk.add(f"registered {title}.{name} {number}: {key}", walk.show(one, f"{title}.{name}"))
+
+
+_NO_HOLDERS = (types.FunctionType, types.BuiltinFunctionType, type, types.ModuleType, str, bytes, int, float, tuple)
 
 CLASSES: dict[type, Shower] = {type: show_class}

@@ -141,7 +141,7 @@ def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
         if value is _ABSENT:
             return [f"{use.name} is not there"]
         reason = doubt_about("python", "builtins", use.name) if _is_built_in(value) else None
-        if reason is not None:
+        if reason is not None and not (use.name in ("hash", "id") and function.__name__ == "__hash__"):
             walk.doubt(f"{_where(own, function, use.line)} uses {use.name}, which {reason}")
         return [] if _is_built_in(value) else _told(walk, f"builtin {use.name}", use.name, value)
     name, _ = walk.name(f"global {space.get('__name__', '?')}.{use.name}", space)
@@ -153,7 +153,7 @@ def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
 
 
 def _is_built_in(value: Any) -> bool:
-    is_code = isinstance(value, (BuiltinFunctionType, type)) and value.__module__ == "builtins"
+    is_code = isinstance(value, (BuiltinFunctionType, type)) and value.__module__ in ("builtins", "io", "_io")
     return is_code or value is ... or value is NotImplemented or isinstance(value, bool)
 
 
@@ -185,11 +185,15 @@ def _attribute(walk: Walk, module: ModuleType, name: str, library: Library | Non
     found = vars(module).get(name, _ABSENT)
     if found is not _ABSENT:
         return found
-    if library is None and "__getattr__" in vars(module):
+    if library is not None:
+        return getattr(module, name, _ABSENT)
+    if _makes_attributes(module):
         walk.doubt(f"the module {module.__name__} makes {name} when it is asked for it")
-        walk.show(vars(module)["__getattr__"], f"{module.__name__}.__getattr__")
-        return _ABSENT
-    return getattr(module, name, _ABSENT) if library is not None or type(module) is not ModuleType else _ABSENT
+    return _ABSENT
+
+
+def _makes_attributes(module: ModuleType) -> bool:
+    return "__getattr__" in vars(module) or type(module) is not ModuleType
 
 
 def show_module(walk: Walk, module: ModuleType, place: str) -> str:
@@ -204,7 +208,7 @@ def show_module(walk: Walk, module: ModuleType, place: str) -> str:
             walk.doubt(f"{walk.owner or place} hands around the module {module.__name__}, which {reason}")
     name, is_new = walk.name(f"module {module.__name__}", module)
     if is_new and not (library is not None and library.name == "python"):
-        if library is None and "__getattr__" in vars(module):
+        if library is None and _makes_attributes(module):
             walk.doubt(f"the module {module.__name__} makes attributes when it is asked for them")
         members = vars(module) if library is None else {k: v for k, v in vars(module).items() if _may_be_changed(v)}
         for key, value in members.items():
@@ -237,6 +241,9 @@ def _import(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
         if full.partition(".")[0] not in (*sys.stdlib_module_names, "torch"):
             walk.doubt(f"{_where(own, function, use.line)} imports {full}, which is not loaded yet")
         return [f"imports {full}"]
+    for name in use.attributes if library_of(full) is None else ():
+        if name not in vars(loaded[0]) and name != "*":
+            walk.doubt(f"{_where(own, function, use.line)} imports {name} from {full}, which is not loaded yet")
     return [f"imports {walk.show(module, full)}" for module in loaded if module is not None]
 
 

@@ -128,7 +128,7 @@ def _read_slot(cls: type, name: str, value: Any, missing: Any) -> Any:
 
 
 def show_entry(walk: Walk, name: Any, value: Any, place: str) -> str:
-    return f"{name}={walk.show(value, f'{place}.{name}')}"
+    return f"{name if str(name).isidentifier() else repr(name)}={walk.show(value, f'{place}.{name}')}"
 
 
 _MISSING = object()
@@ -263,3 +263,20 @@ OBJECTS: dict[type, Shower] = {
     types.GeneratorType: _unseen("a generator, and how far it has run is not seen"),
     types.CoroutineType: _unseen("a coroutine, and how far it has run is not seen"),
 }
+
+#: Classes of which users make their own, and nothing of these is left out.
+WHOLE: tuple[type, ...] = (
+    object,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    tuple,
+    list,
+    dict,
+    set,
+    frozenset,
+    collections.deque,
+)
+WHOLE += (enum.Enum,)

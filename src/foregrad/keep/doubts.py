@@ -74,11 +74,6 @@ _UNSTEADY_NAMES = {
         "fork_rng": "reads the state of a generator",
         "default_generator": "reads the state of a generator",
     },
-    "torch.cuda": dict.fromkeys(
-        ("device_count", "current_device", "get_device_properties", "get_device_name", "mem_get_info"),
-        "asks the machine",
-    )
-    | dict.fromkeys(("memory_allocated", "max_memory_allocated"), "reads how much memory is in use"),
     "numpy": {
         "random": "draws random numbers",
         "load": "reads files",
@@ -87,6 +82,16 @@ _UNSTEADY_NAMES = {
         "memmap": "reads files",
     },
 }
+
+#: Parts of torch that speak of devices and of other processes.
+_OF_THE_MACHINE = (
+    "torch.cuda",
+    "torch.mps",
+    "torch.xpu",
+    "torch.accelerator",
+    "torch.distributed",
+    "torch.backends.cpu",
+)
 
 
 def doubt_about(library: str, module: str, name: str) -> str | None:
@@ -100,6 +105,8 @@ def doubt_about(library: str, module: str, name: str) -> str | None:
         return None if name in steady else "may read what the key does not see"
     if module.startswith("numpy.random"):
         return "draws random numbers"
+    if module.startswith(_OF_THE_MACHINE) and name not in ("is_available", "amp"):
+        return "asks the machine or other processes"
     return _UNSTEADY_NAMES.get(module, {}).get(name)
 
 

@@ -25,7 +25,7 @@ from foregrad.keep.ingredients import Ingredient, Key
 from foregrad.keep.libraries import library_of_function
 from foregrad.keep.sources import Sources, sources_of_code
 from foregrad.runtime.halves import Way
-from foregrad.substrate_keys import foreign_decompositions, global_state
+from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
@@ -40,6 +40,7 @@ def environment_of(way: Way, **options: Any) -> Sources:
     if not compiles and way.backend is not compile_graph:
         own["backend"] = way.backend
     own |= {f"decomposition of {op}": function for op, function in foreign_decompositions(_is_foreign)}
+    own |= {f"fake kernel of {op}": function for op, function in foreign_fakes(_is_foreign)}
     code = sources_of_code("way: ", own)
     return Sources(Key((*found, *code.key.ingredients)), code.unsure)
 

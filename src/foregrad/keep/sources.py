@@ -14,14 +14,18 @@ import torch
 
 from foregrad.keep.classes import CLASSES, kind_of, show_patches
 from foregrad.keep.code import CALLABLES
-from foregrad.keep.data import OBJECTS, VALUES
+from foregrad.keep.data import OBJECTS, VALUES, WHOLE
 from foregrad.keep.ingredients import Ingredient, Key
 from foregrad.keep.ops import OPS
 from foregrad.keep.tensors import TENSORS
 from foregrad.keep.walk import Showers, Walk
+from foregrad.substrate import no_function_modes
 from foregrad.substrate_keys import global_hooks, replaced_kernels
+from foregrad.words.garbage import no_garbage_collection
 
-SHOWERS = Showers({**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of)
+SHOWERS = Showers(
+    {**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of, frozenset({type, *WHOLE, *TENSORS})
+)
 
 #: Where users most often put functions of their own in place of torch's.
 _HOMES = {
@@ -56,17 +60,16 @@ def sources_of(
 ) -> Sources:
     """The key of what a call would be captured to: code that can run, layout of state and arguments, surroundings."""
     walk = Walk(SHOWERS, declared=state)
-    for place, one in enumerate(state):
-        _tell(walk, f"state {place}", one)
-    _tell(walk, "target", target)
-    for place, one in enumerate(args):
-        _tell(walk, f"argument {place}", one)
-    for name, one in kwargs.items():
-        _tell(walk, f"argument {name}", one)
-    walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")
-    for name, hooks in global_hooks().items():
-        _tell(walk, f"hooks of all: {name}", hooks)
-    found = finish(walk)
+    values = {f"state {place}": one for place, one in enumerate(state)}
+    values["target"] = target
+    values |= {f"argument {place}": one for place, one in enumerate(args)}
+    values |= {f"argument {name}": one for name, one in kwargs.items()}
+    values |= {f"hooks of all: {name}": hooks for name, hooks in global_hooks().items()}
+    with no_garbage_collection(), no_function_modes():
+        for name, value in values.items():
+            _tell(walk, name, value)
+        walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")
+        found = finish(walk)
     if environment is None:
         return found
     return Sources(Key((*environment.key.ingredients, *found.key.ingredients)), (*environment.unsure, *found.unsure))

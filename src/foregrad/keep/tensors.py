@@ -31,8 +31,10 @@ def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
         parts.append("requires_grad" if tensor.is_leaf else "requires_grad, no leaf")
     if tensor.is_inference():
         parts.append("inference")
-    if tensor.is_neg() or tensor.is_conj():
+    if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()):
         parts.append("lazily conjugate" if tensor.is_conj() else "lazily negative")
+    if tensor._base is not None:
+        parts.append("view")
     parts += _memory(walk, tensor, place)
     if tensor.is_leaf or tensor.retains_grad:
         grad = tensor.grad
@@ -107,7 +109,8 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
     lines.append(" ".join(parts))
     below = f"{path}." if path else ""
     for table in _TABLES:
-        for key, value in attributes.get(table, {}).items():
+        for name, value in attributes.get(table, {}).items():
+            key = name if name.isalnum() or name.isidentifier() else repr(name)
             if isinstance(value, torch.nn.Module) and walk.first_place(value) is None:
                 walk.meet(value, f"{place}.{key}")
                 _tell_module(walk, value, f"{place}.{key}", f"{below}{key}", lines)
@@ -169,12 +172,19 @@ def _declared(walk: Walk, value: Any, place: str) -> str:
         walk.declared.add(id(value))
         return walk.show(value, place)
     if isinstance(value, dict):
-        items = [f"{walk.show(k, place)}: {_declared(walk, v, f'{place}[{k!r}]')}" for k, v in value.items()]
+        keys = [_key(walk, key, place) for key in value]
+        items = [f"{k}: {_declared(walk, v, f'{place}[{k}]')}" for k, v in zip(keys, value.values(), strict=True)]
         return f"{type(value).__name__}{{{', '.join(items)}}}"
     if type(value) in (list, tuple):
         items = [_declared(walk, v, f"{place}[{i}]") for i, v in enumerate(value)]
         return f"{type(value).__name__}[{', '.join(items)}]"
     return walk.show(value, place)
+
+
+def _key(walk: Walk, key: Any, place: str) -> str:
+    """A key of declared state. A GradScaler knows optimizers by their ids."""
+    known = walk.place_of_id(key) if type(key) is int else None
+    return walk.show(key, place) if known is None else f"id of {known}"
 
 
 TENSORS: dict[type, Shower] = {

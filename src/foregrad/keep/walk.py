@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from foregrad.keep.ingredients import Ingredient
+from foregrad.keep.libraries import library_of_class
 
 Shower = Callable[["Walk", Any, str], str]
 
@@ -29,21 +30,23 @@ class Showers:
     values: dict[type, Shower]
     objects: dict[type, Shower]
     kind: Callable[[Walk, type], str]  # the class of a value that exists already
-    _found: dict[type, tuple[Shower, bool]] = field(default_factory=dict)
+    whole: frozenset[type]  # kinds whose functions tell all of a value of a class made from them, too
+    _found: dict[type, tuple[Shower, bool, bool]] = field(default_factory=dict)
 
-    def of(self, kind: type) -> tuple[Shower, bool]:
-        """The function for a kind of value, and whether it is an object."""
+    def of(self, kind: type) -> tuple[Shower, bool, bool]:
+        """The function for a kind of value, whether it is an object, and whether the function tells all of it."""
         found = self._found.get(kind)
         if found is None:
             found = self._found[kind] = next(self._candidates(kind))
         return found
 
-    def _candidates(self, kind: type) -> Iterator[tuple[Shower, bool]]:
+    def _candidates(self, kind: type) -> Iterator[tuple[Shower, bool, bool]]:
         for cls in kind.__mro__:
+            is_whole = cls is kind or cls in self.whole or library_of_class(kind) is not None
             if cls in self.values:
-                yield self.values[cls], False
+                yield self.values[cls], False, is_whole
             elif cls in self.objects:
-                yield self.objects[cls], True
+                yield self.objects[cls], True, is_whole
 
 
 class Walk:
@@ -73,7 +76,9 @@ class Walk:
         kind = type(value)
         if kind in _PLAIN:
             return repr(value) if kind is not str or len(value) < _LONG else self.long(value.encode(), "str")
-        shower, is_object = self.showers.of(kind)
+        shower, is_object, is_whole = self.showers.of(kind)
+        if not is_whole:
+            self.doubt(f"{place} is a {kind.__qualname__}, made from a class in which the key cannot look")
         if is_object:
             known = self._seen.get(id(value))
             if known is not None:
@@ -91,7 +96,10 @@ class Walk:
 
     def first_place(self, value: Any) -> str | None:
         """Where an object was met before."""
-        known = self._seen.get(id(value))
+        return self.place_of_id(id(value))
+
+    def place_of_id(self, number: int) -> str | None:
+        known = self._seen.get(number)
         return known[1] if known is not None else None
 
     def long(self, data: bytes, kind: str) -> str:

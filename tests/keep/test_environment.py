@@ -1,0 +1,168 @@
+"""Surroundings: each ingredient changes the key by itself, and is named."""
+
+import platform
+from pathlib import Path
+
+import pytest
+import torch
+
+from foregrad.backends.aoti import AOTI
+from foregrad.backends.eager import compile_graph
+from foregrad.backends.inductor import Inductor
+from foregrad.keep import environment
+from foregrad.keep.environment import environment_of
+from foregrad.keep.ingredients import differences
+from foregrad.runtime.halves import Way
+
+INDUCTOR = Way(Inductor())
+
+
+def key(way=INDUCTOR, **options):
+    environment.software.cache_clear()
+    environment.machine.cache_clear()
+    return environment_of(way, **options).key
+
+
+def only_difference(old, new):
+    (found,) = differences(old, new)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    yield
+    environment.software.cache_clear()
+    environment.machine.cache_clear()
+
+
+def test_the_same_surroundings_give_the_same_key():
+    assert key().digest == key().digest
+
+
+@pytest.mark.parametrize(
+    ("where", "name", "value", "ingredient"),
+    [
+        (torch, "__version__", "2.99.0", "torch"),
+        (torch.version, "git_version", "abcdef", "torch"),
+        (torch.__config__, "show", lambda: "built otherwise", "torch"),
+        (platform, "python_version", lambda: "3.99.0", "python"),
+        (environment, "own_digest", lambda: "foregrad edited", "foregrad"),
+        (environment, "version_text", lambda path: "g++ 99.1", "compiler"),
+        (environment, "_processor", lambda: ["sse"], "instruction set"),
+        (torch.backends.cpu, "get_cpu_capability", lambda: "OTHER", "instruction set"),
+    ],
+)
+def test_software_and_machine(monkeypatch, where, name, value, ingredient):
+    before = key()
+    monkeypatch.setattr(where, name, value)
+    assert only_difference(before, key()).name == ingredient
+
+
+def test_foregrad_is_known_by_the_bytes_of_its_files(monkeypatch, tmp_path):
+    (tmp_path / "one.py").write_text("a = 1\n")
+    monkeypatch.setattr(environment, "_PACKAGE", tmp_path)
+    before = environment.own_digest.__wrapped__()
+    (tmp_path / "one.py").write_text("a = 2\n")
+    assert environment.own_digest.__wrapped__() != before
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (torch.no_grad, "grad_mode: False"),
+        (torch.inference_mode, "inference_mode: True"),
+        (lambda: torch.autocast("cpu", torch.bfloat16), "autocast_state"),
+        (lambda: torch.device("meta"), "default_device: meta"),
+        (lambda: torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), "flash_attention: False"),
+    ],
+)
+def test_settings_of_torch(change, words):
+    before = key()
+    with change():
+        found = only_difference(before, key())
+    assert found.name == "settings of torch"
+    assert words in str(found)
+
+
+def test_settings_of_torch_that_stay():
+    before = key()
+    try:
+        torch.set_default_dtype(torch.float64)
+        assert "default_dtype" in str(only_difference(before, key()))
+    finally:
+        torch.set_default_dtype(torch.float32)
+    try:
+        torch.use_deterministic_algorithms(True)
+        assert "deterministic_algorithms: True" in str(only_difference(before, key()))
+    finally:
+        torch.use_deterministic_algorithms(False)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads + 1)
+        assert f"num_threads: {threads + 1}" in str(only_difference(before, key()))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("other", [Inductor(rng="fast"), Inductor(regions="off"), AOTI()])
+def test_the_backend_and_its_options(other):
+    found = only_difference(key(), key(Way(other)))
+    assert found.name == "backend"
+    assert found.old == "inductor rng='eager' regions='auto'"
+
+
+def test_the_machine_is_nothing_to_the_eager_backend():
+    names = key(Way(compile_graph)).by_name
+    assert names["backend"].description == "eager"
+    assert "compiler" not in names
+    assert "instruction set" not in names
+
+
+def test_options():
+    found = only_difference(key(donate=True), key(donate=False))
+    assert str(found) == "option donate: True -> False"
+
+
+def made_pass(number):
+    space = {"__name__": "passes"}
+    exec(f"def double(program):\n    return program or {number}", space)
+    return space["double"]
+
+
+def test_the_code_of_a_pass():
+    old, new = (key(Way(Inductor(), (made_pass(number),))) for number in (1, 2))
+    assert only_difference(old, new).name == "way: function passes.double"
+    assert key(Way(Inductor(), (made_pass(1),))).digest == old.digest
+
+
+def test_the_order_of_passes():
+    one, two = made_pass(1), made_pass(2)
+    assert key(Way(Inductor(), (one, two))).digest != key(Way(Inductor(), (two, one))).digest
+
+
+def test_the_code_of_a_backend_of_the_users():
+    old, new = (key(Way(made_pass(number))) for number in (1, 2))
+    assert only_difference(old, new).name == "way: function passes.double"
+
+
+def test_a_pass_that_reads_a_file_makes_the_key_unsure():
+    def reads(program):
+        return open(program)
+
+    (reason,) = environment_of(Way(Inductor(), (reads,))).unsure
+    assert "uses open, which reads files" in reason
+
+
+def test_decompositions_of_the_users(monkeypatch):
+    from torch._decomp import decomposition_table
+
+    before = key()
+    monkeypatch.setitem(decomposition_table, torch.ops.aten.relu.default, made_pass(1))
+    found = differences(before, key())
+    assert [one.name for one in found] == ["way: decomposition of aten.relu.default", "way: function passes.double"]
+
+
+def test_nothing_names_a_folder():
+    text = "\n".join(one.description for one in key().ingredients)
+    assert str(Path.home()) not in text
+    assert str(Path(__file__).parents[2]) not in text
