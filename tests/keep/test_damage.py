@@ -1,11 +1,13 @@
 """A damaged or made-up entry is refused with an error of ours; never is a wrong blob handed out."""
 
+import errno
 import json
 import os
 
 import pytest
 
 from foregrad.errors import CorruptArtifact
+from foregrad.keep import opened
 from foregrad.keep.container import read_header, unpack, write
 from foregrad.keep.trust import Trust
 from tests.keep.entries import ABOUT, BLOBS, KEY, contents, forge, header_of, outcome, row, small
@@ -62,6 +64,22 @@ def test_an_entry_that_shrinks_while_it_is_open_is_found(tmp_path):
     for read in (entry.blob, entry.place, entry.mapped):
         with pytest.raises(CorruptArtifact, match="is damaged in its blob 'weights'"):
             read("weights")
+
+
+def test_errors_of_the_disk_are_damage(tmp_path, monkeypatch):
+    path = tmp_path / "a.fg"
+    write(path, ABOUT, BLOBS)
+    entry = unpack(path)
+
+    def failing(*args):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(opened.os, "preadv", failing)
+    with pytest.raises(CorruptArtifact, match=r"a\.fg cannot be read at byte \d+: .*Input/output error"):
+        entry.blob("weights")
+    os.truncate(path, 1000)
+    with pytest.raises(CorruptArtifact, match="cannot be read at byte 64: mmap length is greater than file size"):
+        entry.source.map(64, 2000)
 
 
 def test_a_damaged_blob_does_not_keep_others_from_being_read():

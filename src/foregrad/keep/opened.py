@@ -70,18 +70,24 @@ class File:
             while count := os.preadv(self._descriptor, [buffer[filled:]], offset + filled):
                 filled += count
         except OSError as error:
-            raise CorruptArtifact(
-                f"{self.where} cannot be read at byte {offset + filled}: {error.strerror}. Nothing of it was used; "
-                f"build it again, or get it again from where it came."
-            ) from error
+            raise self._unreadable(offset + filled, error) from error
         return buffer[:filled].toreadonly()
 
     def map(self, offset: int, length: int) -> memoryview:
         if not length:
             return memoryview(bytearray())
         skipped = offset % mmap.ALLOCATIONGRANULARITY
-        pages = mmap.mmap(self._descriptor, skipped + length, access=mmap.ACCESS_COPY, offset=offset - skipped)
+        try:
+            pages = mmap.mmap(self._descriptor, skipped + length, access=mmap.ACCESS_COPY, offset=offset - skipped)
+        except (OSError, ValueError) as error:  # ValueError: the file has become shorter
+            raise self._unreadable(offset, error) from error
         return memoryview(pages)[skipped:]
+
+    def _unreadable(self, offset: int, error: Exception) -> CorruptArtifact:
+        return CorruptArtifact(
+            f"{self.where} cannot be read at byte {offset}: {error}. Nothing of it was used: build it again, or get it "
+            f"again from where it came."
+        )
 
 
 def _memory(length: int) -> memoryview:
