@@ -9,5 +9,5 @@ import os
 import torch
 
 os.environ.setdefault("FOREGRAD_BACKEND", "eager")
-os.environ["FOREGRAD_CACHE"] = "off"
+os.environ.setdefault("FOREGRAD_CACHE", "off")
 torch.set_num_threads(1)

@@ -24,9 +24,9 @@ if _TYPE_CHECKING:
     from foregrad.capture import capture
     from foregrad.explain import explain
     from foregrad.keep.artifact import load
-    from foregrad.keep.cache import Cache
     from foregrad.program.program import Program
     from foregrad.step import step
+    from foregrad.store.cache import Cache
 
 __all__ = [
     "BackwardError",
@@ -49,7 +49,7 @@ __all__ = [
 
 #: Where each name is, and imported from when it is first used: a program that is loaded needs little of foregrad.
 _HOMES = {
-    "Cache": "keep.cache",
+    "Cache": "store.cache",
     "Program": "program.program",
     "capture": "capture",
     "compile": "api",

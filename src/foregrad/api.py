@@ -11,10 +11,10 @@ import torch
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.compile import Compiled
-from foregrad.keep.cache import Cache
 from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
 from foregrad.runtime.halves import Pass, Way
+from foregrad.store.cache import Cache
 
 
 def compile(  # noqa: A001  the public name is fg.compile

@@ -13,9 +13,9 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from foregrad.entries import show as shown
+from foregrad.entries.trust import key_from_environment, key_from_file
 from foregrad.errors import CorruptArtifact
-from foregrad.keep import show as shown
-from foregrad.keep.trust import key_from_environment, key_from_file
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

@@ -14,15 +14,15 @@ import torch
 from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
 from foregrad.check import Checker, Compared, Verification
+from foregrad.entries.trust import Signer as Key
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.keep.artifact import KeptCapture
 from foregrad.keep.artifact import save as save_artifact
-from foregrad.keep.environment import environment_of
 from foregrad.keep.places import Places
-from foregrad.keep.sources import Sources, sources_of
-from foregrad.keep.trust import Signer as Key
 from foregrad.keep.warm import CAPTURED, Origin, claimed_halves, find_call, keep_call
+from foregrad.keys.environment import environment_of
+from foregrad.keys.sources import Sources, sources_of
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
 from foregrad.regions.regions import Regions, region_notes

@@ -17,10 +17,10 @@ from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
 from foregrad.errors import CaptureError
-from foregrad.keep.cache import Cache
 from foregrad.keep.warm import cache_for
 from foregrad.record.scaler import CreatesState
 from foregrad.runtime.halves import Pass, Way
+from foregrad.store.cache import Cache
 
 #: After as many captures a step probably depends on a number that changes at each call.
 _MANY_CAPTURES = 8

@@ -5,9 +5,9 @@ import json
 import struct
 from typing import Any
 
+from foregrad.entries.container import Entry, pack, unpack
+from foregrad.entries.trust import SharedKey
 from foregrad.errors import CorruptArtifact, UntrustedArtifact
-from foregrad.keep.container import Entry, pack, unpack
-from foregrad.keep.trust import SharedKey
 
 OURS = (CorruptArtifact, UntrustedArtifact)
 KEY = SharedKey(b"a secret of thirty-two bytes or m")

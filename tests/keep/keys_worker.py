@@ -11,7 +11,7 @@ import sys
 import traceback
 from pathlib import Path
 
-from foregrad.keep.sources import sources_of
+from foregrad.keys.sources import sources_of
 
 
 def key_of(project: Path) -> dict:

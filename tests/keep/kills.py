@@ -19,7 +19,7 @@ from collections import Counter
 from pathlib import Path
 
 import foregrad as fg
-from foregrad.keep.layer import Miss
+from foregrad.store.layer import Miss
 
 KEY = "3f0c" * 16
 

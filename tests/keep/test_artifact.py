@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.keep.container import read_header, unpack
+from foregrad.entries.container import read_header, unpack
 
 BACKENDS = [
     "eager",

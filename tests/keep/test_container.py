@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foregrad.entries import container
+from foregrad.entries.container import Limits, pack, read_header, unpack, write
 from foregrad.errors import CorruptArtifact
-from foregrad.keep import container
-from foregrad.keep.container import Limits, pack, read_header, unpack, write
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, KEY, contents, small
 

@@ -9,9 +9,9 @@ import torch
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.inductor import Inductor
-from foregrad.keep import environment
-from foregrad.keep.environment import environment_of
-from foregrad.keep.ingredients import differences
+from foregrad.keys import environment
+from foregrad.keys.environment import environment_of
+from foregrad.keys.ingredients import differences
 from foregrad.runtime.halves import Way
 
 INDUCTOR = Way(Inductor())

@@ -1,6 +1,6 @@
 """Keys as data, and what is said of two that differ."""
 
-from foregrad.keep.ingredients import Ingredient, Key, differences, nearest
+from foregrad.keys.ingredients import Ingredient, Key, differences, nearest
 
 
 def key(**texts: str) -> Key:

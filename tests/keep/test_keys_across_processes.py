@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from foregrad.keep.ingredients import Key, differences
+from foregrad.keys.ingredients import Key, differences
 from tests.keep.edits import Edit, read_edits
 
 SEEN, UNSEEN, UNSURE = read_edits("seen.txt"), read_edits("unseen.txt"), read_edits("unsure.txt")

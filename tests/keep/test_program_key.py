@@ -7,8 +7,8 @@ from torch import nn
 import foregrad as fg
 from foregrad.backends.eager import compile_graph
 from foregrad.capture import capture_call
-from foregrad.keep.ingredients import differences
-from foregrad.keep.program_key import program_key
+from foregrad.keys.ingredients import differences
+from foregrad.keys.program_key import program_key
 from foregrad.runtime.halves import Way
 
 WAY = Way(compile_graph)

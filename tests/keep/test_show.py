@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 
 from foregrad.cli import main
-from foregrad.keep.container import write
-from foregrad.keep.show import examine
+from foregrad.entries.container import write
+from foregrad.entries.show import examine
 from tests.house.source import PACKAGE
 from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of, row
 

@@ -9,10 +9,10 @@ import fsspec
 import pytest
 
 import foregrad as fg
-from foregrad.keep import guarded
-from foregrad.keep.layer import Hit, Miss
-from foregrad.keep.seal import PLAIN, Seal
-from foregrad.keep.trust import SecretKey, SharedKey
+from foregrad.entries.trust import SecretKey, SharedKey
+from foregrad.store import guarded
+from foregrad.store.layer import Hit, Miss
+from foregrad.store.seal import PLAIN, Seal
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 SECRET = b"a secret that all of them have and share"

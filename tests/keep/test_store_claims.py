@@ -7,8 +7,8 @@ import time
 import pytest
 
 import foregrad as fg
-from foregrad.keep import claim as claims
-from foregrad.keep.lease_file import LeaseFile
+from foregrad.store import claim as claims
+from foregrad.store.lease_file import LeaseFile
 from tests.keep.claimants import code_of, fork, kill, until
 
 KEY = "ab" * 32

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 import foregrad as fg
-from foregrad.keep.cache import default_cache
-from foregrad.keep.folder import Folder
-from foregrad.keep.layer import Hit, Miss
-from foregrad.keep.seal import PLAIN
+from foregrad.store.cache import default_cache
+from foregrad.store.folder import Folder
+from foregrad.store.layer import Hit, Miss
+from foregrad.store.seal import PLAIN
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 4

@@ -8,11 +8,11 @@ import time
 import pytest
 
 import foregrad as fg
-from foregrad.keep import claim as claims
-from foregrad.keep import guarded
-from foregrad.keep.layer import Hit, Miss
-from foregrad.keep.seal import PLAIN, Seal
-from foregrad.keep.trust import SharedKey
+from foregrad.entries.trust import SharedKey
+from foregrad.store import claim as claims
+from foregrad.store import guarded
+from foregrad.store.layer import Hit, Miss
+from foregrad.store.seal import PLAIN, Seal
 from tests.keep.claimants import code_of, fork, kill, until
 from tests.keep.redis_server import redis_server
 

@@ -6,9 +6,17 @@ import sys
 
 import pytest
 
+from foregrad.entries.container import pack, read_header, unpack
+from foregrad.entries.trust import (
+    PublicKey,
+    SecretKey,
+    SharedKey,
+    Trust,
+    key_from_environment,
+    key_from_file,
+    parse_key,
+)
 from foregrad.errors import CorruptArtifact, UntrustedArtifact
-from foregrad.keep.container import pack, read_header, unpack
-from foregrad.keep.trust import PublicKey, SecretKey, SharedKey, Trust, key_from_environment, key_from_file, parse_key
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, contents, forge, header_of
 

@@ -13,14 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foregrad.entries.container import unpack, write
+from foregrad.entries.trust import Signer, Trust
 from foregrad.errors import StaleArtifact
 from foregrad.keep.calls import for_artifact, keep_calls, restore_calls
-from foregrad.keep.container import unpack, write
 from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
 from foregrad.keep.state import keep_state, mismatches, stand_ins, tensors_from_bytes, tensors_to_bytes
-from foregrad.keep.trust import Signer, Trust
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from foregrad.store.private import check_private
 from foregrad.words.folders import cache_folder
 
 _FOLDER = "code-1"
@@ -18,6 +19,7 @@ def code_file(name: str, read: Callable[[str], Bytes]) -> Path:
     """A file with the contents of a blob whose name ends in the digest of its contents."""
     folder = cache_folder() / _FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    check_private(folder)
     path = folder / f"{name.rpartition('/')[2]}.so"
     write_once(path, read(name))
     return path

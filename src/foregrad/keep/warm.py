@@ -13,23 +13,24 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from typing import Any
 
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend, Runner
 from foregrad.backends.inductor import Inductor
+from foregrad.entries.container import pack, unpack
 from foregrad.errors import CannotKeep, ForegradError
-from foregrad.keep.cache import Cache, default_cache
 from foregrad.keep.calls import keep_calls, restore_calls
-from foregrad.keep.container import pack, unpack
-from foregrad.keep.ingredients import Key
-from foregrad.keep.layer import Hit, Miss
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
-from foregrad.keep.program_key import program_key
-from foregrad.keep.sources import Sources
+from foregrad.keys.ingredients import Key
+from foregrad.keys.program_key import program_key
+from foregrad.keys.sources import Sources
 from foregrad.program.program import Program
 from foregrad.runtime.halves import CompiledStage, Way
+from foregrad.store.cache import Cache, default_cache
+from foregrad.store.layer import Hit, Miss
 from foregrad.words.progress import Part, Timings, log, part
 
 
@@ -49,13 +50,21 @@ class Origin:
 
 def cache_for(given: bool | str | os.PathLike[str] | Cache | None, backend: Backend) -> Cache | None:
     """The cache that an option stands for. `True` is this user's, for backends that take long: op by op, a capture is
-    as soon made as found. `FOREGRAD_CACHE=off` turns that one off."""
+    as soon made as found. `FOREGRAD_CACHE=off` turns that one off; a path or URL there is used in its place, with any
+    backend."""
     if given is True:
-        is_wanted = isinstance(backend, (Inductor, AOTI)) and os.environ.get("FOREGRAD_CACHE") != "off"
-        return default_cache() if is_wanted else None
+        named = os.environ.get("FOREGRAD_CACHE")
+        if named and named != "off":
+            return _cache_at(named)
+        return default_cache() if isinstance(backend, (Inductor, AOTI)) and named != "off" else None
     if not given:
         return None
-    return given if isinstance(given, Cache) else Cache(given)
+    return given if isinstance(given, Cache) else _cache_at(os.fspath(given))
+
+
+@cache
+def _cache_at(place: str) -> Cache:
+    return Cache(place)
 
 
 CAPTURED, TRACED, FOUND = "captured", "traced, then found", "found without tracing"
@@ -75,13 +84,13 @@ class FoundCall:
 
 
 def find_call(
-    cache: Cache, sources: Sources, places: Places, record: Callable[[], CompiledStage]
+    store: Cache, sources: Sources, places: Places, record: Callable[[], CompiledStage]
 ) -> FoundCall | Origin:
     """The call of these sources, or why it must be captured."""
     if not sources.is_sure:
         return Origin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
     key = sources.key.digest
-    found = cache.get(key)
+    found = store.get(key)
     if isinstance(found, Miss):
         return Origin(CAPTURED, reasons=(f"no entry of these sources: {found.reason}",), key=key)
     try:
@@ -94,7 +103,7 @@ def find_call(
 
 
 def keep_call(
-    cache: Cache, sources: Sources, places: Places, call: Callable[..., Any], about: dict[str, Any]
+    store: Cache, sources: Sources, places: Places, call: Callable[..., Any], about: dict[str, Any]
 ) -> str | None:
     """Keep a call for later processes; why not, if it cannot be kept."""
     if not sources.is_sure:
@@ -102,7 +111,7 @@ def keep_call(
     try:
         with part("keep"):
             kept = keep_calls([call], places, needs_code=True)
-            cache.put(
+            store.put(
                 sources.key.digest, pack({**_common("call", sources.key), **about, "call": kept.roots[0]}, kept.blobs)
             )
     except CannotKeep as error:
@@ -122,19 +131,24 @@ class Halves:
 
 
 @contextmanager
-def claimed_halves(cache: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
+def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
-    if cache is None:
+    if store is None:
         yield Halves(None, None, before, lambda _: None)
         return
     with part("look for a program"):
         key = program_key(program, way)
-    with cache.claim(key.digest) as claim:
-        found = _restored(claim.found) if claim.found is not None else None
-        if found is not None:
-            yield Halves(*found, Origin(TRACED, claim.found.source, before.reasons, before.key), lambda _: None)  # type: ignore[union-attr]
-        else:
-            yield Halves(None, None, before, lambda stage: _keep_halves(cache, key, program, stage))
+    for _ in range(2):  # an entry that cannot be used is removed, and then there is none
+        with store.claim(key.digest) as claim:
+            if claim.found is None:
+                yield Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage))
+                return
+            found = _restored(claim.found)
+            if found is not None:
+                yield Halves(*found, Origin(TRACED, claim.found.source, before.reasons, before.key), lambda _: None)
+                return
+            store.delete(key.digest)
+    yield Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage))
 
 
 def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
@@ -148,14 +162,14 @@ def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
     return forward, backward
 
 
-def _keep_halves(cache: Cache, key: Key, program: Program, stage: CompiledStage) -> None:
+def _keep_halves(store: Cache, key: Key, program: Program, stage: CompiledStage) -> None:
     usual = stage.usual_backward()
     try:
         with part("keep"):
             runners: list[Any] = [stage.run_forward, usual.run if usual is not None else None]
             kept = keep_calls(runners, Places((), None), needs_code=True)
             about = {**_common("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
-            cache.put(key.digest, pack(about, kept.blobs))
+            store.put(key.digest, pack(about, kept.blobs))
     except CannotKeep as error:
         log.info("a program is not kept: %s", error)
 

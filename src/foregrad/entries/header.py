@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from foregrad.entries import strict_json
+from foregrad.entries.opened import Opened
+from foregrad.entries.trust import Signature, Signer, Trust
 from foregrad.errors import CorruptArtifact
-from foregrad.keep import strict_json
-from foregrad.keep.opened import Opened
-from foregrad.keep.trust import Signature, Signer, Trust
 
 MAGIC = b"\x89fg\r\n\x1a\n\0"
 VERSION = 1

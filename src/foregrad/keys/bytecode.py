@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
-from foregrad.keep.doubts import HIDDEN_ATTRIBUTES
+from foregrad.keys.doubts import HIDDEN_ATTRIBUTES
 
 #: Lines of a function that a description shows.
 _MOST_LINES = 60

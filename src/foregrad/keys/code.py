@@ -14,12 +14,12 @@ import sys
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-from foregrad.keep.bytecode import Use, facts_of
-from foregrad.keep.classes import show_reference
-from foregrad.keep.doubts import doubt_about, doubt_about_module, words
-from foregrad.keep.libraries import Library, library_of, library_of_function
-from foregrad.keep.ops import is_op_home, show_ops
-from foregrad.keep.walk import Shower, Walk
+from foregrad.keys.bytecode import Use, facts_of
+from foregrad.keys.classes import show_reference
+from foregrad.keys.doubts import doubt_about, doubt_about_module, words
+from foregrad.keys.libraries import Library, library_of, library_of_function
+from foregrad.keys.ops import is_op_home, show_ops
+from foregrad.keys.walk import Shower, Walk
 
 _ABSENT: Any = object()
 

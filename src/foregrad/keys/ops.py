@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from foregrad.keep.libraries import library_of
-from foregrad.keep.walk import Shower, Walk
+from foregrad.keys.libraries import library_of
+from foregrad.keys.walk import Shower, Walk
 from foregrad.substrate_keys import (
     OP_HOMES,
     TORCH_NAMESPACES,

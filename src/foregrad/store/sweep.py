@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from foregrad.keep.layer import is_key
+from foregrad.store.layer import is_key
 
 #: A full folder is emptied a bit further than its limit, so that not every write has to sweep.
 _LOW_WATER = 0.9

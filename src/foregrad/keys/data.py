@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from foregrad.keep.walk import Shower, Walk
+from foregrad.keys.walk import Shower, Walk
 from foregrad.substrate_keys import pytree_functions
 
 

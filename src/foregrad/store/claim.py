@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from foregrad.keep.layer import Hit, Holder, Leases
+from foregrad.store.layer import Hit, Holder, Leases
 
 log = logging.getLogger("foregrad")
 

@@ -21,9 +21,9 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.inductor import Inductor
 from foregrad.backends.toolchain import compiler, version_text
-from foregrad.keep.ingredients import Ingredient, Key
-from foregrad.keep.libraries import library_of_function
-from foregrad.keep.sources import Sources, sources_of_code
+from foregrad.keys.ingredients import Ingredient, Key
+from foregrad.keys.libraries import library_of_function
+from foregrad.keys.sources import Sources, sources_of_code
 from foregrad.runtime.halves import Way
 from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
 

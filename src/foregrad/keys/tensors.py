@@ -15,9 +15,9 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from foregrad.keep.data import show_entry, show_object
-from foregrad.keep.libraries import library_of_class
-from foregrad.keep.walk import Shower, Walk
+from foregrad.keys.data import show_entry, show_object
+from foregrad.keys.libraries import library_of_class
+from foregrad.keys.walk import Shower, Walk
 from foregrad.record.numbers import is_number
 from foregrad.words.spec import contiguous_stride, dtype_text
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
-from foregrad.keep.ingredients import Ingredient
-from foregrad.keep.libraries import library_of_class
+from foregrad.keys.ingredients import Ingredient
+from foregrad.keys.libraries import library_of_class
 
 Shower = Callable[["Walk", Any, str], str]
 

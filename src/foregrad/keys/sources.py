@@ -12,13 +12,13 @@ from typing import Any
 
 import torch
 
-from foregrad.keep.classes import CLASSES, kind_of, show_patches
-from foregrad.keep.code import CALLABLES
-from foregrad.keep.data import OBJECTS, VALUES, WHOLE
-from foregrad.keep.ingredients import Ingredient, Key
-from foregrad.keep.ops import OPS
-from foregrad.keep.tensors import TENSORS
-from foregrad.keep.walk import Showers, Walk
+from foregrad.keys.classes import CLASSES, kind_of, show_patches
+from foregrad.keys.code import CALLABLES
+from foregrad.keys.data import OBJECTS, VALUES, WHOLE
+from foregrad.keys.ingredients import Ingredient, Key
+from foregrad.keys.ops import OPS
+from foregrad.keys.tensors import TENSORS
+from foregrad.keys.walk import Showers, Walk
 from foregrad.substrate import no_function_modes
 from foregrad.substrate_keys import global_hooks, replaced_kernels
 from foregrad.words.garbage import no_garbage_collection

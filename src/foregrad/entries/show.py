@@ -9,12 +9,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from foregrad.entries import header as head
+from foregrad.entries.container import Entry, unpack
+from foregrad.entries.header import DEFAULT_LIMITS, Header
+from foregrad.entries.opened import File
+from foregrad.entries.trust import Key, Trust
 from foregrad.errors import CorruptArtifact, UntrustedArtifact
-from foregrad.keep import header as head
-from foregrad.keep.container import Entry, unpack
-from foregrad.keep.header import DEFAULT_LIMITS, Header
-from foregrad.keep.opened import File
-from foregrad.keep.trust import Key, Trust
 
 Row = tuple[str, ...]
 

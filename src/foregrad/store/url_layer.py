@@ -15,8 +15,8 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from foregrad.keep.layer import NOT_THERE, VERSION, Entry, Hit, Miss, Unreachable, check_key, is_key, too_large
-from foregrad.keep.seal import Seal
+from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Miss, Unreachable, check_key, is_key, too_large
+from foregrad.store.seal import Seal
 
 
 @dataclass

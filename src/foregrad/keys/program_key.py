@@ -14,11 +14,11 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
-from foregrad.keep.environment import environment_of
-from foregrad.keep.ingredients import Key
-from foregrad.keep.sources import SHOWERS, finish
-from foregrad.keep.tensors import spec_text
-from foregrad.keep.walk import Walk
+from foregrad.keys.environment import environment_of
+from foregrad.keys.ingredients import Key
+from foregrad.keys.sources import SHOWERS, finish
+from foregrad.keys.tensors import spec_text
+from foregrad.keys.walk import Walk
 from foregrad.program.program import Calling, Program
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression

@@ -11,8 +11,8 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from foregrad.keep.layer import Holder
-from foregrad.keep.private import create
+from foregrad.store.layer import Holder
+from foregrad.store.private import create
 
 _OWNER_BYTES = 1024
 

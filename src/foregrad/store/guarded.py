@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from foregrad.keep.layer import Hit, Holder, Layer, Leases, Miss, Unreachable
+from foregrad.store.layer import Hit, Holder, Layer, Leases, Miss, Unreachable
 
 log = logging.getLogger("foregrad")
 

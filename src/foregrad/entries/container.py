@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from foregrad.keep import header as head
-from foregrad.keep.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
-from foregrad.keep.opened import File, Memory, Opened
-from foregrad.keep.trust import Signer, Trust
+from foregrad.entries import header as head
+from foregrad.entries.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
+from foregrad.entries.opened import File, Memory, Opened
+from foregrad.entries.trust import Signer, Trust
 
 __all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "unpack", "write"]
 

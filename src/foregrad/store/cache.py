@@ -21,15 +21,15 @@ from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from foregrad.keep.claim import Claim, claim
-from foregrad.keep.folder import Folder
-from foregrad.keep.guarded import Guarded
-from foregrad.keep.layer import NOT_THERE, Entry, Hit, Miss, check_key
-from foregrad.keep.redis_layer import RedisLayer
-from foregrad.keep.seal import PLAIN, Seal
-from foregrad.keep.sweep import Swept
-from foregrad.keep.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
-from foregrad.keep.url_layer import UrlLayer
+from foregrad.entries.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
+from foregrad.store.claim import Claim, claim
+from foregrad.store.folder import Folder
+from foregrad.store.guarded import Guarded
+from foregrad.store.layer import NOT_THERE, Entry, Hit, Miss, check_key
+from foregrad.store.redis_layer import RedisLayer
+from foregrad.store.seal import PLAIN, Seal
+from foregrad.store.sweep import Swept
+from foregrad.store.url_layer import UrlLayer
 from foregrad.words.folders import cache_folder
 
 log = logging.getLogger("foregrad")

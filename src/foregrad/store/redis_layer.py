@@ -14,9 +14,9 @@ from contextlib import contextmanager
 from dataclasses import InitVar, dataclass, field
 from typing import Any
 
-from foregrad.keep.claim import LEASE_SECONDS
-from foregrad.keep.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, Unreachable, check_key, is_key, too_large
-from foregrad.keep.seal import Seal
+from foregrad.store.claim import LEASE_SECONDS
+from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, Unreachable, check_key, is_key, too_large
+from foregrad.store.seal import Seal
 
 #: What a string of Redis can hold.
 _LARGEST = 512 * 2**20

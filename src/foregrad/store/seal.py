@@ -13,8 +13,8 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from foregrad.keep.layer import Miss
-from foregrad.keep.trust import Key, PublicKey
+from foregrad.entries.trust import Key, PublicKey
+from foregrad.store.layer import Miss
 
 _KINDS = {"plain": b"fg-plain", "hmac-sha256": b"fg-hmac2", "ed25519": b"fg-ed255"}
 

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from foregrad.keep.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
-from foregrad.keep.lease_file import LeaseFile
-from foregrad.keep.private import check_private, create, make_folder, why_not_private
-from foregrad.keep.seal import PLAIN, Seal
-from foregrad.keep.sweep import Swept, entry_files, sweep
+from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
+from foregrad.store.lease_file import LeaseFile
+from foregrad.store.private import check_private, create, make_folder, why_not_private
+from foregrad.store.seal import PLAIN, Seal
+from foregrad.store.sweep import Swept, entry_files, sweep
 
 log = logging.getLogger("foregrad")
 

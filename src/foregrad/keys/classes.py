@@ -13,10 +13,10 @@ from typing import Any, Generic, Protocol
 
 import torch
 
-from foregrad.keep.bytecode import facts_of
-from foregrad.keep.doubts import doubt_about, words
-from foregrad.keep.libraries import Library, library_of, library_of_class, library_of_function
-from foregrad.keep.walk import Shower, Walk
+from foregrad.keys.bytecode import facts_of
+from foregrad.keys.doubts import doubt_about, words
+from foregrad.keys.libraries import Library, library_of, library_of_class, library_of_function
+from foregrad.keys.walk import Shower, Walk
 
 
 def show_class(walk: Walk, cls: type, place: str) -> str:

@@ -1,0 +1,1 @@
+"""Entries: a header and blobs in one `.fg` file."""

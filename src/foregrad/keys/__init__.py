@@ -1,0 +1,1 @@
+"""Keys: what a program depends on, as named ingredients."""

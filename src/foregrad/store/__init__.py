@@ -1,0 +1,1 @@
+"""Store: entries by their keys, in folders, on servers and behind URLs."""
