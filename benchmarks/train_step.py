@@ -2,7 +2,7 @@
 
 python benchmarks/train_step.py [--only gpt lstm] [--ways foregrad JAX] [--backends inductor aoti] [--clock wall]
                                 [--json FILE] [--markdown docs/train-step.md]
-python benchmarks/train_step.py --figures FILE --markdown docs/train-step.md       # write again, measure nothing
+python benchmarks/train_step.py --figures FILES --markdown docs/train-step.md       # write again, measure nothing
 
 Every side starts from the same weights, and its first losses are compared with eager's. JAX runs in an environment of
 its own (.venv-jax, made when it is missing), in a process that times itself when its turn comes in a round. The
@@ -62,7 +62,7 @@ def main() -> None:
     options = arguments()
     if options.figures:
         console = Console(width=130)
-        figures = json.loads(options.figures.read_text())
+        figures = together([json.loads(file.read_text()) for file in options.figures])
     else:
         console = start(options)
         figures = measure_all(options, console)
@@ -84,10 +84,21 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--python", type=Path, help="a Python with jax and optax, in place of .venv-jax")
     parser.add_argument("--json", type=Path, help="where the figures go")
     parser.add_argument("--markdown", type=Path, help="a page that they are written into")
-    parser.add_argument("--figures", type=Path, help="figures of an earlier run, in place of measuring")
+    parser.add_argument("--figures", type=Path, nargs="+", help="figures of earlier runs, in place of measuring")
     options = parser.parse_args()
     options.jax = is_asked(JAX, options)
     return options
+
+
+def together(parts: list[dict]) -> dict:
+    """The figures of runs of some workloads each, made on one machine in the same way."""
+    first = parts[0]
+    if any(
+        {**part, "workloads": None, "rounds": None} != {**first, "workloads": None, "rounds": None} for part in parts
+    ):
+        raise SystemExit("these figures were not made in the same way")
+    rounds = min(part["rounds"] for part in parts)
+    return {**first, "rounds": rounds, "workloads": [workload for part in parts for workload in part["workloads"]]}
 
 
 # -- measuring --------------------------------------------------------------------------------------------
