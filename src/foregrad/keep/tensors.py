@@ -189,6 +189,7 @@ def _key(walk: Walk, key: Any, place: str) -> str:
 
 TENSORS: dict[type, Shower] = {
     torch.Tensor: show_tensor,
+    torch.nn.Parameter: show_tensor,
     torch.nn.Module: show_module,
     torch.optim.Optimizer: show_optimizer,
     LRScheduler: show_scheduler,

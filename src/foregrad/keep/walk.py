@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -31,7 +32,7 @@ class Showers:
     objects: dict[type, Shower]
     kind: Callable[[Walk, type], str]  # the class of a value that exists already
     whole: frozenset[type]  # kinds whose functions tell all of a value of a class made from them, too
-    _found: dict[type, tuple[Shower, bool, bool]] = field(default_factory=dict)
+    _found: WeakKeyDictionary[type, tuple[Shower, bool, bool]] = field(default_factory=WeakKeyDictionary)
 
     def of(self, kind: type) -> tuple[Shower, bool, bool]:
         """The function for a kind of value, whether it is an object, and whether the function tells all of it."""
@@ -80,9 +81,9 @@ class Walk:
         if not is_whole:
             self.doubt(f"{place} is a {kind.__qualname__}, made from a class in which the key cannot look")
         if is_object:
-            known = self._seen.get(id(value))
+            known = self.first_place(value)
             if known is not None:
-                return f"same as {known[1]}"
+                return f"same as {known}"
             self.meet(value, place)
         return shower(self, value, place)
 
