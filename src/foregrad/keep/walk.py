@@ -32,13 +32,16 @@ class Showers:
     objects: dict[type, Shower]
     kind: Callable[[Walk, type], str]  # the class of a value that exists already
     whole: frozenset[type]  # kinds whose functions tell all of a value of a class made from them, too
-    _found: WeakKeyDictionary[type, tuple[Shower, bool, bool]] = field(default_factory=WeakKeyDictionary)
+    _found: dict[type, tuple[Shower, bool, bool]] = field(default_factory=dict)
+    _of_users: WeakKeyDictionary[type, tuple[Shower, bool, bool]] = field(default_factory=WeakKeyDictionary)
 
     def of(self, kind: type) -> tuple[Shower, bool, bool]:
         """The function for a kind of value, whether it is an object, and whether the function tells all of it."""
-        found = self._found.get(kind)
+        found = self._found.get(kind) or self._of_users.get(kind)
         if found is None:
-            found = self._found[kind] = next(self._candidates(kind))
+            found = next(self._candidates(kind))
+            known = self._found if library_of_class(kind) is not None else self._of_users
+            known[kind] = found
         return found
 
     def _candidates(self, kind: type) -> Iterator[tuple[Shower, bool, bool]]:
