@@ -263,7 +263,7 @@ def _show_partial(walk: Walk, value: Any, place: str) -> str:
 def _show_built_in(walk: Walk, value: Any, place: str) -> str:
     """A function in C: of a library, or of something that the key cannot look into."""
     owner = value.__self__
-    walk.is_dynamic |= value is getattr
+    walk.is_dynamic |= value is getattr or value is hasattr
     if owner is not None and not isinstance(owner, (ModuleType, type)):
         return f"<{value.__name__} of {walk.show(owner, f'{place}.__self__')}>"
     home = owner.__module__ if isinstance(owner, type) else value.__module__ or getattr(owner, "__name__", "?")

@@ -99,7 +99,7 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
             continue
         if key in _DEFAULTS and type(value) is type(_DEFAULTS[key]) and not value and not _DEFAULTS[key]:
             continue
-        if key.endswith("_hooks") and isinstance(value, dict):
+        if key in _DEFAULTS and key.endswith("_hooks"):
             parts.append(f"{key}={show_hooks(walk, value, f'{place}.{key}')}")
         elif key in _FLAGS_OF_HOOKS:
             parts.append(f"{key}={sorted(_ranks(module, value))}")
@@ -118,11 +118,7 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
 
 
 #: Which of the hooks are called in a special way, by their numbers.
-_FLAGS_OF_HOOKS = {
-    "_forward_hooks_with_kwargs": "_forward_hooks",
-    "_forward_hooks_always_called": "_forward_hooks",
-    "_forward_pre_hooks_with_kwargs": "_forward_pre_hooks",
-}
+_FLAGS_OF_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 
 
 def _ranks(module: torch.nn.Module, numbers: Any) -> list[str]:
@@ -146,7 +142,7 @@ def show_optimizer(walk: Walk, optimizer: torch.optim.Optimizer, place: str) -> 
         elif key == "state":
             for i, (of, values) in enumerate(value.items()):
                 lines.append(f"state {i} of {walk.show(of, where)}: {_declared(walk, values, f'{where}[{i}]')}")
-        elif key.endswith("_hooks") and isinstance(value, dict):
+        elif key.startswith("_optimizer_") and key.endswith("_hooks"):
             lines += [f"{key} {show_hooks(walk, value, where)}"] if value else []
         elif key == "defaults" and is_torchs:
             lines.append(f"{key} {_declared(walk, value, where)}")

@@ -6,6 +6,7 @@ that is reached twice is told once: the second time, by the place where it was f
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from foregrad.keep.libraries import library_of_class
 Shower = Callable[["Walk", Any, str], str]
 
 #: Values that their `repr` says in full.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout)
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout})
 _LONG = 400
 
 
@@ -107,7 +108,8 @@ class Walk:
         return known[1] if known is not None else None
 
     def long(self, data: bytes, kind: str) -> str:
-        return f"<{kind} of {len(data)} bytes {Ingredient.of('', data.hex()).digest}>"
+        """Data that are too long to be shown."""
+        return f"<{kind} of {len(data)} bytes {hashlib.sha256(data).hexdigest()}>"
 
     def device(self, device: torch.device) -> str:
         """A device without its index: the first of its type, the second, as they come."""
