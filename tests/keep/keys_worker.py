@@ -11,7 +11,10 @@ import sys
 import traceback
 from pathlib import Path
 
-from foregrad.keys.sources import sources_of
+import torch
+from foregrad.keep.sources import sources_of
+
+torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process imports much
 
 
 def key_of(project: Path) -> dict:

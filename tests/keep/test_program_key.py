@@ -1,5 +1,11 @@
 """The key of a captured program: what it computes and how it is called, and no name of a variable."""
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from torch import nn
@@ -162,3 +168,14 @@ def test_the_way_is_part_of_it():
 
     names = changed(key(lambda x: x), key(lambda x: x, way=Way(compile_graph, (unused,))))
     assert "way: pass 0" in names
+
+
+def test_a_key_is_the_same_in_every_process():
+    worker = Path(__file__).with_name("program_keys_worker.py")
+    said = []
+    for seed in "12":
+        surroundings = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, str(worker)], env=surroundings, capture_output=True, check=True)
+        said.append(json.loads(done.stdout))
+    assert said[0] == said[1]
+    assert len(said[0]) == 2

@@ -165,18 +165,15 @@ def _strings(constants: Any) -> Iterator[str]:
 def _asks_for_computed_names(instructions: list[dis.Instruction]) -> bool:
     """Whether the name given to `getattr` is anything but a plain string after a plain object."""
     for place, one in enumerate(instructions):
-        if one.opname in _ATTRIBUTES and one.argval in (
-            "__getattribute__",
-            "__getattr__",
-            "attrgetter",
-            "methodcaller",
-        ):
+        if one.opname in (*_READS, *_ATTRIBUTES) and one.argval in _COMPUTE:
             return True
-        if one.opname in _READS and one.argval in ("attrgetter", "methodcaller"):
-            return True
-        if one.opname in _READS and one.argval == "getattr" and not _has_plain_arguments(instructions[place + 1 :]):
+        if one.opname in _READS and one.argval in _TAKE_NAMES and not _has_plain_arguments(instructions[place + 1 :]):
             return True
     return False
+
+
+_COMPUTE = ("__getattribute__", "__getattr__", "attrgetter", "methodcaller")
+_TAKE_NAMES = ("getattr", "hasattr")
 
 
 def _has_plain_arguments(rest: list[dis.Instruction]) -> bool:

@@ -127,7 +127,8 @@ _clean: dict[int, tuple[Any, tuple[Any, ...], list[tuple[str, Any]]]] = {}
 def patches(home: Any) -> list[tuple[str, Any]]:
     """Functions in a class or module of a library that are not the library's own."""
     members: Mapping[str, Any] = vars(home)
-    now = tuple(members.values())
+    codes = [one.__code__ for one in members.values() if type(one) is types.FunctionType]
+    now = (*members.values(), *codes)
     known = _clean.get(id(home))
     if known is None or len(known[1]) != len(now) or not all(map(operator.is_, known[1], now)):
         found = [(key, value) for key, value in members.items() if _is_foreign(value)]

@@ -13,6 +13,7 @@ import importlib.util
 import sys
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from foregrad.keys.bytecode import Use, facts_of
 from foregrad.keys.classes import show_reference
@@ -44,7 +45,7 @@ def _library_function(walk: Walk, library: Library, function: FunctionType) -> s
     name = full_name(function)
     show_reference(walk, library, str(function.__globals__["__name__"]), function.__name__)
     held = function.__closure__ or ()
-    if not held and "<" not in function.__qualname__:
+    if not held and not f"{function.__qualname__}{function.__code__.co_filename}".count("<"):
         return f"<{library.name} {name}>"
     known, is_new = walk.name(f"{library.name} {name}", function)
     if is_new:
@@ -55,7 +56,7 @@ def _library_function(walk: Walk, library: Library, function: FunctionType) -> s
 
 def _is_weak_table(cell: CellType) -> bool:
     """What `functools.singledispatch` has found out before."""
-    return type(_contents(cell)).__name__ == "WeakKeyDictionary"
+    return type(_contents(cell)) is WeakKeyDictionary
 
 
 def _contents(cell: CellType) -> Any:
@@ -115,7 +116,7 @@ def _parameters(walk: Walk, function: FunctionType, own: str) -> list[str]:
 def _told(walk: Walk, name: str, short: str, value: Any) -> list[str]:
     """A value that a function reads: data are an ingredient, anything that is code is a line of the function's."""
     text = walk.show(value, name)
-    if isinstance(value, (FunctionType, BuiltinFunctionType, type, ModuleType)):
+    if issubclass(type(value), (FunctionType, BuiltinFunctionType, type, ModuleType)):
         return [f"{short} is {text}"]
     walk.add(name, text)
     return [f"{short} is told apart"]
@@ -127,7 +128,7 @@ def _variable(
     """A variable of the closure. Of a module, only what code asks of it matters."""
     if value is _ABSENT:
         return [f"{short} is empty"]
-    if not isinstance(value, ModuleType):
+    if not issubclass(type(value), ModuleType):
         return _told(walk, name, short, value)
     reads = [use for use in uses if use.kind == "closure" and use.name == short]
     return [line for use in reads for line in _chain(walk, value, use, function, walk.owner, name)]
@@ -145,7 +146,7 @@ def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
             walk.doubt(f"{_where(own, function, use.line)} uses {use.name}, which {reason}")
         return [] if _is_built_in(value) else _told(walk, f"builtin {use.name}", use.name, value)
     name, _ = walk.name(f"global {space.get('__name__', '?')}.{use.name}", space)
-    if isinstance(value, ModuleType):
+    if issubclass(type(value), ModuleType):  # `isinstance` believes what an object says of its class
         return _chain(walk, value, use, function, own, name)
     if f"{walk.prefix}{name}" in walk.ingredients:
         return [f"{use.name} is told apart"]
@@ -164,7 +165,7 @@ def _chain(walk: Walk, value: Any, use: Use, function: FunctionType, own: str, n
     """What `torch.nn.functional.relu` stands for, where `torch` is a module."""
     rest = list(use.attributes)
     short = use.name
-    while isinstance(value, ModuleType) and rest:
+    while issubclass(type(value), ModuleType) and rest:
         if is_op_home(value):
             return [f"{short} is {show_ops(walk, value, rest)}"]
         here, attribute = value, rest.pop(0)
@@ -262,18 +263,15 @@ def _show_partial(walk: Walk, value: Any, place: str) -> str:
 def _show_built_in(walk: Walk, value: Any, place: str) -> str:
     """A function in C: of a library, or of something that the key cannot look into."""
     owner = value.__self__
-    walk.is_dynamic |= value is getattr
+    walk.is_dynamic |= value is getattr or value is hasattr
     if owner is not None and not isinstance(owner, (ModuleType, type)):
         return f"<{value.__name__} of {walk.show(owner, f'{place}.__self__')}>"
-    home = owner.__module__ if isinstance(owner, type) else value.__module__ or getattr(owner, "__name__", "torch")
+    home = owner.__module__ if isinstance(owner, type) else value.__module__ or getattr(owner, "__name__", "?")
     library = library_of(home)
     if library is None:
         walk.doubt(f"{place} is {home}.{value.__name__}, a function in C that is no part of an installed library")
         return f"<{home}.{value.__qualname__}>"
     show_reference(walk, library, home, value.__name__)
-    reason = doubt_about(library.name, home, value.__name__)
-    if reason is not None:
-        walk.doubt(f"{walk.owner or place} uses {home}.{value.__name__}, which {reason}")
     return f"<{library.name} {home}.{value.__qualname__}>"
 
 

@@ -6,7 +6,6 @@ import array
 import collections
 import dataclasses
 import enum
-import functools
 import logging
 import re
 import threading
@@ -93,7 +92,7 @@ def _extra(walk: Walk, value: Any, base: type, place: str, *, is_shown: bool = F
 def show_object(walk: Walk, value: Any, place: str) -> str:
     """An object: its class, and all its attributes."""
     cls = type(value)
-    if _has_hidden_state(cls):  # type: ignore[arg-type]  # mypy takes classes for unhashable
+    if _has_hidden_state(cls):
         walk.doubt(f"{place} is a {cls.__module__}.{cls.__qualname__}, in which the key cannot look")
         return f"<{cls.__module__}.{cls.__qualname__}>"
     if cls.__module__.partition(".")[0] == "foregrad" and "_target" in _dict_of(value):
@@ -159,9 +158,17 @@ _BASES: tuple[type, ...] = (
 _BASES += (collections.defaultdict, collections.deque, types.SimpleNamespace, BaseException)
 
 
-@functools.cache
-def _has_hidden_state(cls: Any) -> bool:
+_hides: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+
+
+def _has_hidden_state(cls: type) -> bool:
     """Whether objects of a class are larger than what can be seen of them."""
+    if cls not in _hides:
+        _hides[cls] = _is_larger(cls)
+    return _hides[cls]
+
+
+def _is_larger(cls: type) -> bool:
     base = next(b for b in cls.__mro__ if b in _BASES)
     if cls.__itemsize__ or base is BaseException:
         return False

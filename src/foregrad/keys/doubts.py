@@ -36,11 +36,11 @@ HIDDEN_ATTRIBUTES = frozenset(
 #: Parts of the standard library whose functions give the same for the same arguments.
 _STEADY = frozenset(
     words(
-        "__future__ _abc _collections _collections_abc _functools _operator _struct _weakrefset abc argparse array ast "
+        "__future__ _abc _collections _collections_abc _functools _operator _struct _weakrefset abc array ast "
         "base64 binascii bisect builtins cmath collections collections.abc colorsys contextlib copy copyreg "
         "dataclasses decimal difflib enum fractions functools hashlib heapq itertools json json.decoder json.encoder "
         "keyword logging math numbers operator pprint re reprlib sre_compile string struct textwrap token types "
-        "typing typing_extensions unicodedata warnings zlib _decimal _heapq _bisect _json _warnings _thread"
+        "typing typing_extensions unicodedata warnings zlib _decimal _heapq _bisect _json _warnings"
     )
 )
 
@@ -49,6 +49,8 @@ _STEADY_NAMES = {
     "os": frozenset({"path", "PathLike", "fspath", "sep", "linesep"}),
     "posixpath": frozenset({"join", "basename", "dirname", "split", "splitext", "sep", "commonprefix", "normpath"}),
     "threading": frozenset({"Lock", "RLock"}),
+    "_thread": frozenset({"lock", "RLock", "allocate_lock"}),
+    "argparse": frozenset({"Namespace"}),
     "sys": frozenset({"float_info", "int_info", "maxsize", "version_info", "version", "platform", "byteorder"}),
     "inspect": frozenset({"isfunction", "isclass", "ismethod", "isbuiltin", "ismodule"}),
 }
@@ -105,7 +107,8 @@ def doubt_about(library: str, module: str, name: str) -> str | None:
         return None if name in steady else "may read what the key does not see"
     if module.startswith("numpy.random"):
         return "draws random numbers"
-    if module.startswith(_OF_THE_MACHINE) and name not in ("is_available", "amp"):
+    is_of_amp = name == "amp" or module.startswith("torch.cuda.amp")
+    if module.startswith(_OF_THE_MACHINE) and name != "is_available" and not is_of_amp:
         return "asks the machine or other processes"
     return _UNSTEADY_NAMES.get(module, {}).get(name)
 

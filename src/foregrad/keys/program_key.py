@@ -179,7 +179,8 @@ class _Writer:
         if value.index in self.told:
             return f"#{value.index}"
         self.told.add(value.index)
-        made = self.value(value.source) if value.function is None else self.target(value.function)
+        read = f"{value.text} {self.value(value.source)}"
+        made = read if value.function is None else self.target(value.function)
         return f"#{value.index} {type(value.value).__name__} {made} {self.value(value.args)}"
 
 

@@ -6,7 +6,7 @@ captured, and the program found by its own key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,16 +91,20 @@ def finish(walk: Walk, *, is_whole: bool = True) -> Sources:
         replaced = replaced_kernels()
         if replaced:
             walk.doubt(f"kernels of torch's own ops were replaced: {', '.join(replaced)}")
-    try:
-        walk.run()
-    except RecursionError:
-        walk.doubt("the values that the target reaches are nested too deeply")
+    _or_doubt(walk, "what the target reaches", walk.run)
     libraries = [Ingredient.of(f"library {name}", text) for name, text in sorted(walk.libraries.items())]
     return Sources(Key((*walk.ingredients.values(), *libraries)), tuple(walk.doubts))
 
 
 def _tell(walk: Walk, name: str, value: Any) -> None:
+    _or_doubt(walk, name, lambda: walk.add(name, walk.show(value, name)))
+
+
+def _or_doubt(walk: Walk, what: str, look: Callable[[], None]) -> None:
+    """Look at something. Where that fails, the function is captured, as it would be without a key."""
     try:
-        walk.add(name, walk.show(value, name))
+        look()
     except RecursionError:
-        walk.doubt(f"{name} is nested too deeply")
+        walk.doubt(f"{what} is nested too deeply")
+    except Exception as error:  # noqa: BLE001  objects of users may do anything when they are looked at
+        walk.doubt(f"{what} cannot be looked at: {type(error).__name__}: {error}")

@@ -24,26 +24,25 @@ from foregrad.words.spec import contiguous_stride, dtype_text
 
 def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
     """All that a program may depend on but the data."""
-    parts = [type(tensor).__name__ if type(tensor) in _USUAL else walk.kind(type(tensor)), spec_text(walk, tensor)]
+    kind, is_leaf = type(tensor), tensor.is_leaf
+    text = f"{kind.__name__ if kind in _USUAL else walk.kind(kind)} {spec_text(walk, tensor)}"
     if tensor.layout is not torch.strided:
-        return " ".join([*parts, str(tensor.layout)])
+        return f"{text} {tensor.layout}"
     if tensor.requires_grad:
-        parts.append("requires_grad" if tensor.is_leaf else "requires_grad, no leaf")
+        text += " requires_grad" if is_leaf else " requires_grad, no leaf"
     if tensor.is_inference():
-        parts.append("inference")
+        text += " inference"
     if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()):
-        parts.append("lazily conjugate" if tensor.is_conj() else "lazily negative")
-    if tensor._base is not None:
-        parts.append("view")
-    parts += _memory(walk, tensor, place)
-    if tensor.is_leaf or tensor.retains_grad:
+        text += " lazily conjugate" if tensor.is_conj() else " lazily negative"
+    text += f"{' view' if tensor._base is not None else ''}{_memory(walk, tensor, place)}"
+    if is_leaf or tensor.retains_grad:
         grad = tensor.grad
-        parts += [] if grad is None else [f"grad ({walk.show(grad, f'{place}.grad')})"]
-    hooks = [tensor._backward_hooks, getattr(tensor, "_post_accumulate_grad_hooks", None)]
-    parts += [f"hooks {show_hooks(walk, one, place)}" for one in hooks if one]
-    attributes = vars(tensor)
-    parts += [show_entry(walk, k, v, place) for k, v in attributes.items()] if attributes else []
-    return " ".join(parts)
+        text += "" if grad is None else f" grad ({walk.show(grad, f'{place}.grad')})"
+    for hooks in (tensor._backward_hooks, tensor._post_accumulate_grad_hooks):
+        text += f" hooks {show_hooks(walk, hooks, place)}" if hooks else ""
+    for name, value in vars(tensor).items():
+        text += f" {show_entry(walk, name, value, place)}"
+    return text
 
 
 _USUAL = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
@@ -60,14 +59,14 @@ def spec_text(walk: Walk, tensor: torch.Tensor) -> str:
     return text if tensor.device.type == "cpu" else f"{text} {walk.device(tensor.device)}"
 
 
-def _memory(walk: Walk, tensor: torch.Tensor, place: str) -> list[str]:
+def _memory(walk: Walk, tensor: torch.Tensor, place: str) -> str:
     """Where in which memory a tensor lies, if it does not have one to itself."""
     storage, offset = tensor.untyped_storage(), tensor.storage_offset()
-    first = walk.storages.setdefault(storage._cdata, (tensor, place))[1]
-    if first != place:
-        return [f"in the memory of {first} at {offset}"]
-    rest = storage.nbytes() - tensor.numel() * tensor.element_size()
-    return [f"at {offset} of {storage.nbytes()} bytes"] if offset or rest else []
+    first, where = walk.storages.setdefault(storage._cdata, (tensor, place))
+    if first is not tensor:
+        return f" in the memory of {where} at {offset}"
+    size = storage.nbytes()
+    return f" at {offset} of {size} bytes" if offset or size != tensor.nbytes else ""
 
 
 def show_hooks(walk: Walk, hooks: Any, place: str) -> str:
@@ -100,7 +99,7 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
             continue
         if key in _DEFAULTS and type(value) is type(_DEFAULTS[key]) and not value and not _DEFAULTS[key]:
             continue
-        if key.endswith("_hooks") and isinstance(value, dict):
+        if key in _DEFAULTS and key.endswith("_hooks"):
             parts.append(f"{key}={show_hooks(walk, value, f'{place}.{key}')}")
         elif key in _FLAGS_OF_HOOKS:
             parts.append(f"{key}={sorted(_ranks(module, value))}")
@@ -119,11 +118,7 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
 
 
 #: Which of the hooks are called in a special way, by their numbers.
-_FLAGS_OF_HOOKS = {
-    "_forward_hooks_with_kwargs": "_forward_hooks",
-    "_forward_hooks_always_called": "_forward_hooks",
-    "_forward_pre_hooks_with_kwargs": "_forward_pre_hooks",
-}
+_FLAGS_OF_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
 
 
 def _ranks(module: torch.nn.Module, numbers: Any) -> list[str]:
@@ -147,7 +142,7 @@ def show_optimizer(walk: Walk, optimizer: torch.optim.Optimizer, place: str) -> 
         elif key == "state":
             for i, (of, values) in enumerate(value.items()):
                 lines.append(f"state {i} of {walk.show(of, where)}: {_declared(walk, values, f'{where}[{i}]')}")
-        elif key.endswith("_hooks") and isinstance(value, dict):
+        elif key.startswith("_optimizer_") and key.endswith("_hooks"):
             lines += [f"{key} {show_hooks(walk, value, where)}"] if value else []
         elif key == "defaults" and is_torchs:
             lines.append(f"{key} {_declared(walk, value, where)}")
@@ -189,6 +184,7 @@ def _key(walk: Walk, key: Any, place: str) -> str:
 
 TENSORS: dict[type, Shower] = {
     torch.Tensor: show_tensor,
+    torch.nn.Parameter: show_tensor,
     torch.nn.Module: show_module,
     torch.optim.Optimizer: show_optimizer,
     LRScheduler: show_scheduler,

@@ -6,10 +6,12 @@ that is reached twice is told once: the second time, by the place where it was f
 
 from __future__ import annotations
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -19,7 +21,7 @@ from foregrad.keys.libraries import library_of_class
 Shower = Callable[["Walk", Any, str], str]
 
 #: Values that their `repr` says in full.
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout)
+_PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout})
 _LONG = 400
 
 
@@ -32,12 +34,15 @@ class Showers:
     kind: Callable[[Walk, type], str]  # the class of a value that exists already
     whole: frozenset[type]  # kinds whose functions tell all of a value of a class made from them, too
     _found: dict[type, tuple[Shower, bool, bool]] = field(default_factory=dict)
+    _of_users: WeakKeyDictionary[type, tuple[Shower, bool, bool]] = field(default_factory=WeakKeyDictionary)
 
     def of(self, kind: type) -> tuple[Shower, bool, bool]:
         """The function for a kind of value, whether it is an object, and whether the function tells all of it."""
-        found = self._found.get(kind)
+        found = self._found.get(kind) or self._of_users.get(kind)
         if found is None:
-            found = self._found[kind] = next(self._candidates(kind))
+            found = next(self._candidates(kind))
+            known = self._found if library_of_class(kind) is not None else self._of_users
+            known[kind] = found
         return found
 
     def _candidates(self, kind: type) -> Iterator[tuple[Shower, bool, bool]]:
@@ -80,9 +85,9 @@ class Walk:
         if not is_whole:
             self.doubt(f"{place} is a {kind.__qualname__}, made from a class in which the key cannot look")
         if is_object:
-            known = self._seen.get(id(value))
+            known = self.first_place(value)
             if known is not None:
-                return f"same as {known[1]}"
+                return f"same as {known}"
             self.meet(value, place)
         return shower(self, value, place)
 
@@ -103,7 +108,8 @@ class Walk:
         return known[1] if known is not None else None
 
     def long(self, data: bytes, kind: str) -> str:
-        return f"<{kind} of {len(data)} bytes {Ingredient.of('', data.hex()).digest}>"
+        """Data that are too long to be shown."""
+        return f"<{kind} of {len(data)} bytes {hashlib.sha256(data).hexdigest()}>"
 
     def device(self, device: torch.device) -> str:
         """A device without its index: the first of its type, the second, as they come."""
