@@ -12,7 +12,8 @@ import traceback
 from pathlib import Path
 
 import torch
-from foregrad.keep.sources import sources_of
+
+from foregrad.keys.sources import sources_of
 
 torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process imports much
 

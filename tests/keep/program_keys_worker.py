@@ -3,11 +3,11 @@
 import json
 
 import torch
-from foregrad.keep.program_key import program_key
 from torch import nn
 
 from foregrad.backends.eager import compile_graph
 from foregrad.capture import capture_call
+from foregrad.keys.program_key import program_key
 from foregrad.runtime.halves import Way
 
 

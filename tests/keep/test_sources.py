@@ -7,13 +7,13 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
-from foregrad.keep.environment import environment_of
-from foregrad.keep.ingredients import differences
-from foregrad.keep.sources import sources_of
 from torch import nn
 
 import foregrad as fg
 from foregrad.backends.eager import compile_graph
+from foregrad.keys.environment import environment_of
+from foregrad.keys.ingredients import differences
+from foregrad.keys.sources import sources_of
 from foregrad.runtime.halves import Way
 
 X = torch.ones(3)
@@ -76,7 +76,7 @@ def test_a_function_of_torch_that_is_replaced_later(monkeypatch):
 
 def test_code_that_is_put_into_a_function_of_torch_later(monkeypatch):
     before = key(scaled)
-    monkeypatch.setattr(F.relu, "__code__", (lambda input, inplace=False: input).__code__)
+    monkeypatch.setattr(F.relu, "__code__", (lambda x, inplace=False: x).__code__)
     assert key(scaled).digest != before.digest
 
 
