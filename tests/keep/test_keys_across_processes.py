@@ -11,9 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import pytest
-
-from foregrad.keys.ingredients import Key, differences
+from foregrad.keep.ingredients import Key, differences
 from tests.keep.edits import Edit, read_edits
 
 SEEN, UNSEEN, UNSURE = read_edits("seen.txt"), read_edits("unseen.txt"), read_edits("unsure.txt")
@@ -21,19 +19,21 @@ if find_spec("transformers") is None:
     SEEN = [edit for edit in SEEN if "transformers" not in edit.before["main.py"]]
 
 
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory):
-    """The keys of all projects before and after their edits."""
-    found = []
+def test_edits_between_two_processes(tmp_path, subtests):
+    """One test, since all projects are read at once."""
+    keys = []
     for seed, side in enumerate(("before", "after"), start=1):
-        folder = tmp_path_factory.mktemp(side) / ("x" * seed)
+        folder = tmp_path / side / ("x" * seed)
         for edit in [*SEEN, *UNSEEN, *UNSURE]:
             for name, text in getattr(edit, side).items():
                 path = folder / edit.name / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
-        found.append(read_keys(folder, seed))
-    return found
+        keys.append(read_keys(folder, seed))
+    for check, edits in ((is_seen, SEEN), (changes_nothing, UNSEEN), (is_said_to_be_unsure, UNSURE)):
+        for edit in edits:
+            with subtests.test(f"{check.__name__}: {edit.name}"):
+                check(*both(keys, edit), edit)
 
 
 def read_keys(folder: Path, seed: int):
@@ -50,28 +50,25 @@ def both(keys, edit: Edit):
     """The two keys of a project, and why they may not say everything."""
     sides = [side[edit.name] for side in keys]
     assert all("error" not in side for side in sides), "\n".join(side.get("error", "") for side in sides)
-    return [Key.from_json(side["key"]) for side in sides], [side["unsure"] for side in sides]
+    old, new = (Key.from_json(side["key"]) for side in sides)
+    return old, new, [side["unsure"] for side in sides]
 
 
-@pytest.mark.parametrize("edit", SEEN, ids=lambda edit: edit.name)
-def test_an_edit_is_seen(keys, edit):
-    (old, new), unsure = both(keys, edit)
+def is_seen(old: Key, new: Key, unsure, edit: Edit) -> None:
     assert unsure == [[], []]
     assert old.digest != new.digest, "a stale hit"
     found = differences(old, new)
     assert any(edit.ingredient in str(one) for one in found), "\n".join(map(str, found))
 
 
-@pytest.mark.parametrize("edit", UNSEEN, ids=lambda edit: edit.name)
-def test_what_is_no_ingredient_changes_nothing(keys, edit):
-    (old, new), unsure = both(keys, edit)
+def changes_nothing(old: Key, new: Key, unsure, edit: Edit) -> None:
+    """What is no ingredient."""
     assert [str(one) for one in differences(old, new)] == []
     assert old.digest == new.digest
     assert unsure == [[], []]
 
 
-@pytest.mark.parametrize("edit", UNSURE, ids=lambda edit: edit.name)
-def test_what_cannot_be_seen_is_said(keys, edit):
-    _, unsure = both(keys, edit)
+def is_said_to_be_unsure(old: Key, new: Key, unsure, edit: Edit) -> None:
+    """No entry may be found by such a key, before the edit or after it."""
     for reasons in unsure:
         assert any(edit.ingredient in reason for reason in reasons), reasons

@@ -45,7 +45,8 @@ def _library_function(walk: Walk, library: Library, function: FunctionType) -> s
     name = full_name(function)
     show_reference(walk, library, str(function.__globals__["__name__"]), function.__name__)
     held = function.__closure__ or ()
-    if not held and not f"{function.__qualname__}{function.__code__.co_filename}".count("<"):
+    is_found_by_name = "<" not in function.__qualname__ and not function.__code__.co_filename.startswith("<string")
+    if not held and is_found_by_name:
         return f"<{library.name} {name}>"
     known, is_new = walk.name(f"{library.name} {name}", function)
     if is_new:
@@ -276,9 +277,11 @@ def _show_built_in(walk: Walk, value: Any, place: str) -> str:
 
 
 def _show_cached(walk: Walk, value: Any, place: str) -> str:
-    if value.cache_info().currsize:
+    wrapped = value.__wrapped__
+    is_users = not isinstance(wrapped, FunctionType) or library_of_function(wrapped) is None
+    if is_users and value.cache_info().currsize:
         walk.doubt(f"{place} has results in its cache (functools.lru_cache) that may be of other times")
-    return f"<cached {value.cache_parameters()} {walk.show(value.__wrapped__, place)}>"
+    return f"<cached {value.cache_parameters()} {walk.show(wrapped, place)}>"
 
 
 def _show_property(walk: Walk, value: property, place: str) -> str:

@@ -7,6 +7,7 @@ import collections
 import dataclasses
 import enum
 import logging
+import operator
 import re
 import threading
 import types
@@ -193,6 +194,20 @@ def _show_array(walk: Walk, value: Any, place: str) -> str:
     return walk.long(data, kind) if len(data) > 64 else f"<{kind} {data.hex()}>"
 
 
+def _show_numpy_function(walk: Walk, value: Any, place: str) -> str:
+    """A function of numpy's own; others of its kinds may hide any function."""
+    if getattr(np, value.__name__, None) is not value:
+        walk.doubt(f"{place} is a {type(value).__qualname__}, in which the key cannot look")
+    walk.kind(np.ndarray)
+    return f"<numpy {value.__name__}>"
+
+
+def _show_getter(walk: Walk, value: Any, place: str) -> str:
+    """`operator.itemgetter(1)` and the like; those that ask for attributes may ask for any."""
+    kind, *given = value.__reduce__()
+    return f"<{walk.show(kind, place)} {walk.show(given, place)}>"
+
+
 def _show_weak(walk: Walk, value: Any, place: str) -> str:
     """A weak reference is fine to something that is held elsewhere, too."""
     target = value()
@@ -245,6 +260,9 @@ VALUES: dict[type, Shower] = {
     re.Pattern: _by(repr),
     np.dtype: _by(repr),
     np.generic: lambda w, v, p: f"<{v.dtype.str} {v.tobytes().hex()}>" if not v.dtype.hasobject else repr(v),
+    np.ufunc: _show_numpy_function,
+    type(np.mean): _show_numpy_function,
+    **dict.fromkeys((operator.itemgetter, operator.attrgetter, operator.methodcaller), _show_getter),
     dataclasses.Field: _show_field,
     logging.Logger: _show_logger,
     type(threading.Lock()): _by(lambda v: "<lock>"),

@@ -91,30 +91,35 @@ def show_module(walk: Walk, module: torch.nn.Module, place: str) -> str:
 
 
 def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lines: list[str]) -> None:
-    kind = walk.kind(type(module))
-    attributes = vars(module)
-    parts = [f"{path or 'module'}: {'train' if module.training else 'eval'} {kind}"]
-    for key, value in attributes.items():
-        if key in _TABLES or key == "training":
-            continue
-        if key in _DEFAULTS and type(value) is type(_DEFAULTS[key]) and not value and not _DEFAULTS[key]:
-            continue
-        if key in _DEFAULTS and key.endswith("_hooks"):
-            parts.append(f"{key}={show_hooks(walk, value, f'{place}.{key}')}")
-        elif key in _FLAGS_OF_HOOKS:
-            parts.append(f"{key}={sorted(_ranks(module, value))}")
-        else:
-            parts.append(show_entry(walk, key, value, place))
-    lines.append(" ".join(parts))
-    below = f"{path}." if path else ""
+    """The line of a module, then those of all in it. Attributes come last: they may refer to what is in it."""
+    here, below = len(lines), f"{path}." if path else ""
+    lines.append("")
     for table in _TABLES:
-        for name, value in attributes.get(table, {}).items():
+        for name, value in vars(module).get(table, {}).items():
             key = name if name.isalnum() or name.isidentifier() else repr(name)
             if isinstance(value, torch.nn.Module) and walk.first_place(value) is None:
                 walk.meet(value, f"{place}.{key}")
                 _tell_module(walk, value, f"{place}.{key}", f"{below}{key}", lines)
             else:
                 lines.append(f"{below}{key}: {table[1:]} {walk.show(value, f'{place}.{key}')}")
+    mode = "train" if module.training else "eval"
+    lines[here] = f"{path or 'module'}: {mode} {walk.kind(type(module))}{_attributes(walk, module, place)}"
+
+
+def _attributes(walk: Walk, module: torch.nn.Module, place: str) -> str:
+    text = ""
+    for key, value in vars(module).items():
+        if key in _TABLES or key == "training":
+            continue
+        if key in _DEFAULTS and type(value) is type(_DEFAULTS[key]) and not value and not _DEFAULTS[key]:
+            continue
+        if key in _DEFAULTS and key.endswith("_hooks"):
+            text += f" {key}={show_hooks(walk, value, f'{place}.{key}')}"
+        elif key in _FLAGS_OF_HOOKS:
+            text += f" {key}={sorted(_ranks(module, value))}"
+        else:
+            text += f" {show_entry(walk, key, value, place)}"
+    return text
 
 
 #: Which of the hooks are called in a special way, by their numbers.
