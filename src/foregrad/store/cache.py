@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -84,6 +85,8 @@ class Cache:
     or in the text of `trust.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes` limits
     folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry. With
     `readonly`, or with a public key, nothing is written.
+
+    With `verify_every=N` about one in N calls that are found without tracing is captured all the same, and compared.
     """
 
     def __init__(
@@ -94,7 +97,11 @@ class Cache:
         max_entry_bytes: int = 10**9,
         key: GivenKey = None,
         readonly: bool = False,
+        verify_every: int | None = None,
     ) -> None:
+        if verify_every is not None and verify_every < 1:
+            raise ValueError(f"verify_every is 1 or more, not {verify_every}")
+        self.verify_every = verify_every
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -125,10 +132,19 @@ class Cache:
         for layer in self._layers:
             layer.delete(key)
 
-    def entries(self) -> list[Entry]:
-        """All entries, each as the first layer has it; those that were used last come first."""
+    def peek(self, entry: Entry, offset: int, length: int) -> bytes:
+        """Some bytes of an entry that was listed, which nobody has checked: to describe it, not to use it."""
+        layer = next(layer for layer in self._layers if layer.name == entry.source)
+        return layer.layer.peek(entry.key, offset, length)
+
+    def entries(self, *, near: bool = False) -> list[Entry]:
+        """All entries, each as the first layer has it; those that were used last come first.
+
+        With `near` servers are not asked, if there is a folder.
+        """
         found: dict[str, Entry] = {}
-        for layer in self._layers:
+        folders = [layer for layer in self._layers if isinstance(layer.layer, Folder)]
+        for layer in folders if near and folders else self._layers:
             for entry in layer.layer.entries():
                 found.setdefault(entry.key, entry)
         return sorted(found.values(), key=lambda entry: -(entry.used or 0.0))
@@ -152,6 +168,14 @@ class Cache:
             if claimed.found:
                 self._count(claimed.found)
             yield claimed
+
+    def draws_check(self) -> bool:
+        """Whether a call that was found without tracing is to be captured all the same.
+
+        Each is drawn by itself, one in `verify_every`: most processes find one call, so counting in each would check
+        none.
+        """
+        return self.verify_every is not None and secrets.randbelow(self.verify_every) == 0
 
     def stats(self) -> Stats:
         """Counts of entries and bytes in the folders, and of hits and misses."""
@@ -231,6 +255,11 @@ class Cache:
 def default_folder() -> Path:
     """Where compiled programs are kept if nobody says otherwise."""
     return cache_folder() / "programs"
+
+
+def named_place() -> str | None:
+    """What `FOREGRAD_CACHE` says: a path or URL to use for this user's cache, or `off`."""
+    return os.environ.get("FOREGRAD_CACHE") or None
 
 
 def default_cache() -> Cache:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
 from foregrad.store.lease_file import LeaseFile
@@ -75,6 +76,13 @@ class Folder:
 
     def read(self, key: str) -> Hit | Miss:
         return self._read(key, self.file(key))
+
+    def peek(self, key: str, offset: int, length: int) -> bytes:
+        opened = self._open(self.file(key))
+        if isinstance(opened, Miss):
+            raise OSError(opened.reason)
+        with opened as file:
+            return os.pread(file.fileno(), length, self.seal.size + offset)
 
     def put(self, key: str, data: bytes) -> None:
         path = self.file(key)
@@ -137,18 +145,24 @@ class Folder:
             check_private(self.path)
 
     def _read(self, key: str, path: Path) -> Hit | Miss:
+        opened = self._open(path)
+        if isinstance(opened, Miss):
+            return opened
+        with opened as file:
+            length = min(os.fstat(file.fileno()).st_size, self.max_entry_bytes) - self.seal.size
+            seal, data = file.read(self.seal.size), file.read(max(0, length))
+        return self.seal.open(key, seal, data) or Hit(data, self.name)
+
+    def _open(self, path: Path) -> BinaryIO | Miss:
         try:
             # A pipe that somebody has put into a shared folder must not block us.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return Miss(NOT_THERE)
-        found = os.fstat(handle)
-        if refusal := self._refusal(found):
+        if refusal := self._refusal(os.fstat(handle)):
             os.close(handle)
             return refusal
-        with open(handle, "rb") as file:
-            seal, data = file.read(self.seal.size), file.read(max(0, found.st_size - self.seal.size))
-        return self.seal.open(key, seal, data) or Hit(data, self.name)
+        return open(handle, "rb")
 
     def _refusal(self, found: os.stat_result) -> Miss | None:
         """Why a file is not even read, None if it is."""
