@@ -173,7 +173,8 @@ class Compiled:
         origin = found.origin
         wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
         made = self._new_capture(args, kwargs, self.way, wrong)
-        assert made.program_key is not None and origin.key is not None
+        assert made.program_key is not None
+        assert origin.key is not None
         different = differences(expected, made.program_key)
         if not different:
             said = "checked: a capture gives the same program"

@@ -44,9 +44,12 @@ class Origin:
     reasons: tuple[str, ...] = ()
     key: str | None = None  # of its entry
 
+    @property
+    def found(self) -> str:
+        return f"{self.how} in {self.where}" if self.where else self.how
+
     def __str__(self) -> str:
-        said = f"{self.how} in {self.where}" if self.where else self.how
-        return said if not self.reasons else f"{said}; " + "; ".join(self.reasons)
+        return "; ".join([self.found, *self.reasons])
 
 
 def cache_for(given: bool | str | os.PathLike[str] | Cache | None, backend: Backend) -> Cache | None:
@@ -69,6 +72,7 @@ def _cache_at(place: str) -> Cache:
 
 
 CAPTURED, TRACED, FOUND = "captured", "traced, then found", "found without tracing"
+NO_ENTRY = "no entry of these sources"
 
 _PROGRAM_KEY = "program-key.json"
 
@@ -104,7 +108,7 @@ def find_call(
     key = sources.key.digest
     found = store.get(key)
     if isinstance(found, Miss):
-        return Origin(CAPTURED, reasons=(f"no entry of these sources: {found.reason}",), key=key)
+        return Origin(CAPTURED, reasons=(f"{NO_ENTRY}: {found.reason}",), key=key)
     try:
         with part("load"):
             entry = unpack(found.data)

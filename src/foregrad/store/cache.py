@@ -186,9 +186,9 @@ class Cache:
         here = _counts(self._counts)
         return Stats(len(entries), sum(entry.size for entry in entries), here, _counts(ever))
 
-    def gc(self) -> list[Swept]:
-        """Bring each folder within its limit, and remove what killed writers left there."""
-        return [folder.gc() for folder in self._folders(writable=True)]
+    def gc(self, max_bytes: int | None = None) -> list[Swept]:
+        """Bring each folder within its limit, or within the one given, and remove what killed writers left there."""
+        return [folder.gc(max_bytes) for folder in self._folders(writable=True)]
 
     def verify(self) -> list[Damaged]:
         """Read every entry of every layer: those that cannot be used. They stay where they are."""
@@ -286,7 +286,7 @@ def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, re
     text = os.fspath(place)
     if "://" not in text:
         return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
-    name = re.sub(r"(?<=://)[^/@]*@|\?.*", "", text)  # no password
+    name = without_password(text)
     signer = _signer(key)
     if signer is None:
         raise ValueError(
@@ -300,6 +300,10 @@ def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, re
         return Guarded(Folder(Path(unquote(parts.path)), seal, max_bytes, max_entry_bytes), readonly)
     kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
     return Guarded(kind(text, name, seal, max_entry_bytes), readonly)
+
+
+def without_password(url: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@|\?.*", "", url)
 
 
 def _signer(key: GivenKey) -> Key | None:

@@ -106,9 +106,9 @@ class Folder:
         for found in entry_files(self.root):
             yield Entry(found.path.stem, found.size, found.used_ns / 1e9, self.name)
 
-    def gc(self) -> Swept:
+    def gc(self, max_bytes: int | None = None) -> Swept:
         """Remove what was used longest ago until the folder is within its limit, and what killed writers left."""
-        return self._sweep()
+        return self._sweep(self.max_bytes if max_bytes is None else max_bytes)
 
     def count(self, name: str) -> None:
         """One more of something that is counted in all processes together."""
@@ -198,10 +198,10 @@ class Folder:
         if is_known and self._size + added <= self.max_bytes:
             self._size += added  # roughly: threads may do this at the same time
         else:
-            self._sweep(spare=newest)
+            self._sweep(self.max_bytes, spare=newest)
 
-    def _sweep(self, spare: Path | None = None) -> Swept:
-        swept = sweep(self.root, self.max_bytes, spare)
+    def _sweep(self, max_bytes: int, spare: Path | None = None) -> Swept:
+        swept = sweep(self.root, max_bytes, spare)
         self._size, self._size_asked = swept.kept_bytes, time.monotonic()
         return swept
 
