@@ -213,6 +213,7 @@ def _print_table(titles: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> No
     if not rows:
         return
     table = Table(*titles, box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for row in rows:
         table.add_row(*(Text(printable(cell)) for cell in row))
     Console(width=None if sys.stdout.isatty() else 200).print(table)

@@ -179,12 +179,13 @@ class Compiled:
         if not different:
             said = "checked: a capture gives the same program"
             return replace(found, record=made.record, origin=replace(origin, reasons=(said,)))
-        self.way.cache.delete(origin.key)
+        stays = self.way.cache.delete(origin.key)
+        done = f"The entry could not be removed: {stays}. The" if stays else "The entry was removed, and the"
         lines = "\n".join(map(str, different))
         warnings.warn(
             f"{self.name} was found in {origin.where} without tracing, but a capture gives another program:\n{lines}\n"
-            "The entry was removed, and the captured program is used. Its key does not see what has changed: say "
-            "cache=False where it is compiled, and please report it.",
+            f"{done} captured program is used. Its key does not see what has changed: say cache=False where it is "
+            "compiled, and please report it.",
             stacklevel=5,
         )
         return made

@@ -84,6 +84,18 @@ def test_what_makes_sources_unsure_is_named(cache: fg.Cache):
 # -- verify_every --------------------------------------------------------------------------------------------------
 
 
+def doubled(x):
+    return x * 2.0
+
+
+def tripled(x):
+    return x * 3.0
+
+
+def compiled(function: Callable, cache: fg.Cache):
+    return fg.compile(function, backend="eager", cache=cache)
+
+
 def checking(cache: fg.Cache, every: int = 1) -> fg.Cache:
     return fg.Cache([cache], verify_every=every)
 
@@ -94,15 +106,15 @@ def call_key(cache: fg.Cache, function) -> str:
 
 
 def with_a_wrong_entry(cache: fg.Cache) -> str:
-    """A cache in which the call of `x * 2.0` has taken the place of that of `x * 3.0`."""
-    wrong, right = call_key(cache, scaled(2.0, cache)), call_key(cache, scaled(3.0, cache))
+    """A cache in which the call of `doubled` has taken the place of that of `tripled`."""
+    wrong, right = call_key(cache, compiled(doubled, cache)), call_key(cache, compiled(tripled, cache))
     cache.put(right, cache.get(wrong).data)
     return right
 
 
 def test_a_wrong_entry_is_found_and_removed(cache: fg.Cache):
     key = with_a_wrong_entry(cache)
-    function = scaled(3.0, checking(cache))
+    function = compiled(tripled, checking(cache))
     with pytest.warns(UserWarning, match="a capture gives another program") as caught:
         assert function(torch.ones(3)).tolist() == [3.0] * 3
     message = str(caught[0].message)
@@ -116,9 +128,22 @@ def test_a_wrong_entry_is_found_and_removed(cache: fg.Cache):
     assert len(function.captures) == 1
 
 
+def test_a_wrong_entry_that_cannot_be_removed_is_named_as_such(cache: fg.Cache):
+    with_a_wrong_entry(cache)
+    function = compiled(tripled, fg.Cache([cache], verify_every=1, readonly=True))
+    with pytest.warns(UserWarning, match="could not be removed: it is only read"):
+        assert function(torch.ones(3)).tolist() == [3.0] * 3
+
+
+def test_without_the_check_it_would_be_used(cache: fg.Cache):
+    """The entry is as wrong as these tests claim."""
+    with_a_wrong_entry(cache)
+    assert compiled(tripled, cache)(torch.ones(3)).tolist() == [2.0] * 3
+
+
 def test_a_right_entry_is_used_and_said_to_be_checked(cache: fg.Cache):
-    key = call_key(cache, scaled(3.0, cache))
-    function = scaled(3.0, checking(cache))
+    key = call_key(cache, compiled(tripled, cache))
+    function = compiled(tripled, checking(cache))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert function(torch.ones(3)).tolist() == [3.0] * 3
@@ -160,7 +185,7 @@ def run_in_threads(call: Callable[[], None], count: int) -> None:
 
 def test_threads_check_once(cache: fg.Cache):
     with_a_wrong_entry(cache)
-    function = scaled(3.0, checking(cache))
+    function = compiled(tripled, checking(cache))
     results: list[list[float]] = []
     start = threading.Barrier(8)
 

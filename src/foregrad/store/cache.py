@@ -15,7 +15,7 @@ import re
 import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -126,11 +126,10 @@ class Cache:
         """Keep an entry, in every layer that can. What cannot is named in the log, once."""
         self._store(key, data)
 
-    def delete(self, key: str) -> None:
-        """Remove an entry from every layer."""
+    def delete(self, key: str) -> str | None:
+        """Remove an entry from every layer; why one may still have it, None if none has."""
         check_key(key)
-        for layer in self._layers:
-            layer.delete(key)
+        return self._reasons(lambda layer: layer.delete(key))
 
     def peek(self, entry: Entry, offset: int, length: int) -> bytes:
         """Some bytes of an entry that was listed, which nobody has checked: to describe it, not to use it."""
@@ -236,8 +235,11 @@ class Cache:
     def _store(self, key: str, data: bytes) -> str | None:
         """Why a layer does not have the entry now, None if all have."""
         check_key(key)
-        reasons = [f"{reason} ({layer.name})" for layer in self._layers if (reason := layer.put(key, data))]
-        return "; ".join(reasons) or None
+        return self._reasons(lambda layer: layer.put(key, data))
+
+    def _reasons(self, change: Callable[[Guarded], str | None]) -> str | None:
+        """Why layers did not do something, None if all did."""
+        return "; ".join(f"{reason} ({layer.name})" for layer in self._layers if (reason := change(layer))) or None
 
     def _count(self, found: Hit | Miss) -> None:
         name = "hit" if isinstance(found, Hit) else f"miss {found.kind}"
