@@ -1,4 +1,4 @@
-"""The command line: `foregrad demo`, `foregrad doctor` and `foregrad show`.
+"""The command line: `foregrad demo`, `foregrad doctor`, `foregrad show` and `foregrad cache`.
 
 Each command imports what it needs, so that those which need no torch do not wait for it.
 """
@@ -13,6 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
+from foregrad.cli_cache import cache
 from foregrad.entries import show as shown
 from foregrad.entries.trust import key_from_environment, key_from_file
 from foregrad.errors import CorruptArtifact
@@ -22,6 +23,9 @@ from foregrad.errors import CorruptArtifact
 @click.version_option(package_name="foregrad")
 def main() -> None:
     """Ahead-of-time autograd for PyTorch."""
+
+
+main.add_command(cache)
 
 
 @main.command()

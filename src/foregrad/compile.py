@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import torch
 from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
 from foregrad.check import Checker, Compared, Verification
-from foregrad.entries.trust import Signer as Key
+from foregrad.entries.trust import Signer
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.functionalize.effects import Copy
 from foregrad.keep.artifact import KeptCapture
@@ -22,6 +23,7 @@ from foregrad.keep.artifact import save as save_artifact
 from foregrad.keep.places import Places
 from foregrad.keep.warm import CAPTURED, Origin, claimed_halves, find_call, keep_call
 from foregrad.keys.environment import environment_of
+from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
@@ -49,6 +51,8 @@ class Capture:
     num_nodes: int
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]
+    sources: Sources | None = None  # what it was looked for by
+    program_key: Key | None = None
 
     @property
     def stage(self) -> CompiledStage:
@@ -147,32 +151,63 @@ class Compiled:
         if isinstance(found, Origin):
             return found
         about = found.about
-        description = dict(about["description"])
-        return Capture(
+        capture = Capture(
             reason=about["reason"],
             call=found.call,
-            description=description,
+            description=dict(about["description"]),
             timings=found.timings,
             origin=found.origin,
             num_nodes=about["nodes"],
             listing=lambda: str(about["program"]),
             record=again,
+            sources=sources,
         )
+        return self._checked(capture, found.program_key, args, kwargs) if self.way.cache.draws_check() else capture
+
+    def _checked(self, found: Capture, expected: Key, args: Any, kwargs: Any) -> Capture:
+        """What was found, if a capture gives the same program now; else that capture, and the entry is removed.
+
+        This is done at once and not in the background: recording puts ghosts in place of the tensors of modules, which
+        nothing may use meanwhile.
+        """
+        origin = found.origin
+        wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
+        made = self._new_capture(args, kwargs, self.way, wrong)
+        assert made.program_key is not None
+        assert origin.key is not None
+        different = differences(expected, made.program_key)
+        if not different:
+            said = "checked: a capture gives the same program"
+            return replace(found, record=made.record, origin=replace(origin, reasons=(said,)))
+        stays = self.way.cache.delete(origin.key)
+        done = f"The entry could not be removed: {stays}. The" if stays else "The entry was removed, and the"
+        lines = "\n".join(map(str, different))
+        warnings.warn(
+            f"{self.name} was found in {origin.where} without tracing, but a capture gives another program:\n{lines}\n"
+            f"{done} captured program is used. Its key does not see what has changed: say cache=False where it is "
+            "compiled, and please report it.",
+            stacklevel=5,
+        )
+        return made
 
     def _keep(self, made: Capture, sources: Sources | None) -> Capture:
         """Leave a capture to later processes."""
-        if sources is None:
+        if sources is None or made.program_key is None:
             return made
         about = {
             "name": self.name,
             "reason": made.reason,
+            "origin": {"how": made.origin.how, "reasons": list(made.origin.reasons)},
             "program": str(made),
             "description": [[name, text] for name, text in made.description.items()],
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
         }
-        why = self._why_not_kept() or keep_call(self.way.cache, sources, self._places(), made.call, about)
-        return made if why is None else replace(made, origin=replace(made.origin, reasons=(*made.origin.reasons, why)))
+        why = self._why_not_kept() or keep_call(
+            self.way.cache, sources, self._places(), made.call, made.program_key, about
+        )
+        reasons = (*made.origin.reasons, *([why] if why else []))
+        return replace(made, sources=sources, program_key=None, origin=replace(made.origin, reasons=reasons))
 
     def _why_not_kept(self) -> str | None:
         return None
@@ -213,7 +248,7 @@ class Compiled:
             return Verification(self.name, tuple(checker.differences), checker.first_op)
         raise CaptureError(f"{self.name} runs no program on these arguments, so there is nothing to compare.")
 
-    def save(self, path: str | Path, *, weights: bool = True, key: Key | None = None) -> None:
+    def save(self, path: str | Path, *, weights: bool = True, key: Signer | None = None) -> None:
         """Write the programs captured so far into a file, from which `fg.load` runs them in a new process.
 
         With `weights` the file also holds the parameters, buffers and optimizer state, so that no model code is needed.
@@ -229,6 +264,11 @@ class Compiled:
     def _state(self) -> tuple[Any, ...]:
         """The modules, optimizers and tensors whose contents the programs read and write."""
         return ()
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the program that was needed last comes from: captured, or found in a cache."""
+        return self.captures[-1].origin if self.captures else None
 
     @property
     def timings(self) -> Timings:
@@ -274,6 +314,7 @@ def make_capture(
         num_nodes=len(program.graph.graph.nodes),
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
+        program_key=halves.key,
     )
 
 

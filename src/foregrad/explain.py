@@ -1,4 +1,4 @@
-"""Explain: what a compiled function has captured so far, and why."""
+"""Explain: what a compiled function has captured so far, why, where it comes from, and why not from nearer."""
 
 from __future__ import annotations
 
@@ -6,26 +6,103 @@ from dataclasses import dataclass
 from typing import Any
 
 from foregrad.compile import Capture, Compiled
+from foregrad.keep.catalog import Kept, catalog, nearest_to
+from foregrad.keep.warm import NO_ENTRY, Origin
+from foregrad.keys.ingredients import Difference, differences
 from foregrad.modules import CompiledForward, compiled_of
+from foregrad.store.cache import Cache
+
+
+@dataclass(frozen=True)
+class Explained:
+    """One capture; where a cache had nothing for it, `nearest` is the entry most like it, and how it differs."""
+
+    capture: Capture
+    nearest: str | None = None
+    differences: tuple[Difference, ...] = ()
+
+    @property
+    def origin(self) -> Origin:
+        return self.capture.origin
+
+    def lines(self) -> list[str]:
+        lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
+        lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
+        if self.nearest is not None:
+            lines.append(f"   what differs from the nearest entry, {self.nearest[:12]}:")
+            lines += [f"     {line}" for one in self.differences for line in str(one).splitlines()]
+        return lines
+
+    def as_json(self) -> dict[str, Any]:
+        origin = {**vars(self.origin), "reasons": list(self.origin.reasons)}
+        return {
+            "reason": self.capture.reason,
+            "nodes": self.capture.num_nodes,
+            "origin": origin,
+            "nearest": self.nearest,
+            "differences": [vars(one) for one in self.differences],
+        }
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """The captures of a compiled function, in order, each with its `reason`."""
+    """The captures of a compiled function, in order, each with its reason; `explained` says more of each."""
 
     name: str
-    captures: tuple[Capture, ...]
+    explained: tuple[Explained, ...]
+
+    @property
+    def captures(self) -> tuple[Capture, ...]:
+        return tuple(one.capture for one in self.explained)
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: {len(self.captures)} captured program{'' if len(self.captures) == 1 else 's'}"]
-        for number, made in enumerate(self.captures, 1):
-            lines.append(f"  {number}. {made.reason} ({made.num_nodes} nodes); {made.origin}")
+        count = len(self.explained)
+        lines = [f"{self.name}: {count} captured program{'' if count == 1 else 's'}"]
+        for number, one in enumerate(self.explained, 1):
+            first, *rest = one.lines()
+            lines += [f"  {number}. {first}", *(f"  {line}" for line in rest)]
         return "\n".join(lines)
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {"name": self.name, "captures": [one.as_json() for one in self.explained]}
 
 
 def explain(compiled: Any) -> Explanation:
-    """What a compiled function or module has captured so far, with the reason for each capture."""
+    """What a compiled function or module has captured so far: why, and where each program comes from.
+
+    For one that a cache might have had, and had not, it also names what differs from the nearest entry there.
+    """
     function = compiled_of(compiled) if isinstance(compiled, CompiledForward) else compiled
     if not isinstance(function, Compiled):
         raise TypeError(f"explain takes what fg.compile returned, not a {type(compiled).__name__}")
-    return Explanation(function.name, function.captures)
+    captures = function.captures
+    kept = _kept(function.way.cache) if any(map(_missed, captures)) else []
+    later = [made.origin.key for made in captures]  # what was kept after a capture says nothing about it
+    return Explanation(
+        function.name,
+        tuple(
+            _explained(made, function.name, [one for one in kept if one.key not in later[number:]])
+            for number, made in enumerate(captures)
+        ),
+    )
+
+
+def _explained(made: Capture, name: str, kept: list[Kept]) -> Explained:
+    if not _missed(made) or made.sources is None:
+        return Explained(made)
+    key = made.sources.key
+    near = nearest_to(key, "call", name, kept)
+    return Explained(made) if near is None else Explained(made, near.key, tuple(differences(near.ingredients, key)))
+
+
+def _missed(made: Capture) -> bool:
+    """Whether a cache was asked for this capture and had none."""
+    return made.sources is not None and any(reason.startswith(NO_ENTRY) for reason in made.origin.reasons)
+
+
+def _kept(cache: Cache) -> list[Kept]:
+    try:
+        return catalog(cache, near=True)
+    except OSError:  # a server that is gone: nothing to compare with
+        return []

@@ -18,7 +18,7 @@ from foregrad.compile import Compiled
 from foregrad.runtime.halves import Way
 
 #: What a compiled module has beside everything that its module has.
-_OF_COMPILED = ("captures", "regions", "save", "timings", "verify")
+_OF_COMPILED = ("captures", "origin", "regions", "save", "timings", "verify")
 
 
 class CompiledForward:

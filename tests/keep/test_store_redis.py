@@ -8,7 +8,9 @@ import time
 import pytest
 
 import foregrad as fg
+from foregrad.entries.container import pack
 from foregrad.entries.trust import SharedKey
+from foregrad.keep.catalog import catalog
 from foregrad.store import claim as claims
 from foregrad.store import guarded
 from foregrad.store.layer import Hit, Miss
@@ -318,3 +320,11 @@ def test_a_server_killed_while_clients_work_does_no_harm(tmp_path, server, monke
         assert len(local.entries()) == number
         assert local.verify() == []
     assert fg.Cache(server.url, key=SECRET).verify() == []
+
+
+def test_a_list_reads_headers_only(remote):
+    remote.put(KEY, pack({"kind": "halves", "name": "f"}, {"blob": DATA}))
+    remote.put(OTHER, DATA)
+    kept = {one.key: one for one in catalog(remote)}
+    assert (kept[KEY].kind, kept[KEY].problem) == ("halves", None)
+    assert "damaged" in kept[OTHER].problem

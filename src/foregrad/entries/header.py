@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from foregrad.entries import strict_json
-from foregrad.entries.opened import Opened
+from foregrad.entries.opened import Readable
 from foregrad.entries.trust import Signature, Signer, Trust
 from foregrad.errors import CorruptArtifact
 
@@ -100,7 +100,7 @@ def build(about: dict[str, Any], blobs: Mapping[str, memoryview], signer: Signer
     return head.ljust(start, b"\0")
 
 
-def read(source: Opened, trust: Trust | None, limits: Limits) -> Header:
+def read(source: Readable, trust: Trust | None, limits: Limits) -> Header:
     """The header of a file. With `trust`, its signature is checked before its text is parsed."""
     prelude = source.read(0, _PRELUDE.size)
     if len(prelude) < _PRELUDE.size or prelude[: len(MAGIC)] != MAGIC:
@@ -135,7 +135,7 @@ def read(source: Opened, trust: Trust | None, limits: Limits) -> Header:
     return Header(about, blobs, signature, digest.hex(), head_length, file_length)
 
 
-def corrupt(source: Opened, what: str) -> CorruptArtifact:
+def corrupt(source: Readable, what: str) -> CorruptArtifact:
     """The error for a file that something is wrong with."""
     return CorruptArtifact(
         f"{source.where} {what}. Nothing of it was used: build it again, or get it again from where it came."
@@ -162,7 +162,7 @@ def _write_text(about: dict[str, Any], blobs: Mapping[str, memoryview]) -> tuple
     return text, end
 
 
-def _read_signature(source: Opened, block: bytes) -> Signature | None:
+def _read_signature(source: Readable, block: bytes) -> Signature | None:
     if not block:
         return None
     if len(block) > _SIGNATURE.size:

@@ -19,15 +19,21 @@ from foregrad.errors import CorruptArtifact
 _LARGE = 4 << 20
 
 
-class Opened(Protocol):
-    """Bytes at offsets."""
+class Readable(Protocol):
+    """Bytes at offsets: all that it takes to read a header."""
 
-    where: str
-    length: int
+    @property
+    def where(self) -> str: ...
 
     def read(self, offset: int, length: int) -> memoryview:
         """These bytes, fewer where there are no more."""
         ...
+
+
+class Opened(Readable, Protocol):
+    """All bytes of an entry."""
+
+    length: int
 
     def map(self, offset: int, length: int) -> memoryview:
         """These bytes as memory that may be written, for the reader alone."""

@@ -51,7 +51,7 @@ class Report:
     def lines(self, *, listing: bool = False) -> Iterator[str]:
         """The report as text: titles at the left, what belongs to them indented; `listing` adds the whole program."""
         about = self.header.about
-        yield _printable(" ".join(_text(about[key]) for key in ("kind", "name") if key in about) or "unnamed")
+        yield printable(" ".join(_text(about[key]) for key in ("kind", "name") if key in about) or "unnamed")
         yield from _table(self._summary())
         for title, rows in self._sections().items():
             if rows:
@@ -59,12 +59,12 @@ class Report:
                 yield from _table(rows)
         if program := _text(about.get("program", "")).splitlines():
             yield "program" if listing else f"program: {len(program)} lines, which --program prints"
-            yield from (f"  {_printable(line)}" for line in program if listing)
-        yield from (f"problem: {_printable(problem)}" for problem in self.problems)
+            yield from (f"  {printable(line)}" for line in program if listing)
+        yield from (f"problem: {printable(problem)}" for problem in self.problems)
 
     def _summary(self) -> list[Row]:
         rows: list[Row] = [
-            ("file", f"{self.file}, {_size(self.header.file_length)}, format {head.VERSION}"),
+            ("file", f"{self.file}, {size_text(self.header.file_length)}, format {head.VERSION}"),
             ("signed by", self.signature),
         ]
         return rows + [
@@ -77,7 +77,7 @@ class Report:
         if not isinstance(signature, dict):
             signature = {"inputs": signature}
         blobs: list[Row] = [
-            (self.blobs[b.name], b.name, _size(b.length), f"sha256 {b.sha256[:16]}") for b in self.header.blobs
+            (self.blobs[b.name], b.name, size_text(b.length), f"sha256 {b.sha256[:16]}") for b in self.header.blobs
         ]
         return {
             "inputs": _columns(signature.get("inputs"), "role", "name", "spec"),
@@ -144,18 +144,18 @@ def _text(value: Any) -> str:
 
 
 def _table(rows: list[Row]) -> Iterator[str]:
-    cells = [[_printable(cell) for cell in row] for row in rows]
+    cells = [[printable(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in cells if i < len(row)) for i in range(max(map(len, cells), default=0))]
     for row in cells:
         yield "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
     """Text that a terminal shows and does not obey: escapes for what controls it or turns the direction of text."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def _size(length: int) -> str:
+def size_text(length: int) -> str:
     size, units = float(length), iter(("kB", "MB", "GB", "TB"))
     unit = "B"
     while size >= 1000 and unit != "TB":

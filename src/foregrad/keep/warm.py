@@ -8,6 +8,7 @@ effect.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from typing import Any
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend, Runner
 from foregrad.backends.inductor import Inductor
-from foregrad.entries.container import pack, unpack
+from foregrad.entries.container import Entry, pack, unpack
 from foregrad.errors import CannotKeep, ForegradError
 from foregrad.keep.calls import keep_calls, restore_calls
 from foregrad.keep.needs import foregrad_version, needs
@@ -29,7 +30,7 @@ from foregrad.keys.program_key import program_key
 from foregrad.keys.sources import Sources
 from foregrad.program.program import Program
 from foregrad.runtime.halves import CompiledStage, Way
-from foregrad.store.cache import Cache, default_cache
+from foregrad.store.cache import Cache, default_cache, named_place
 from foregrad.store.layer import Hit, Miss
 from foregrad.words.progress import Part, Timings, log, part
 
@@ -43,9 +44,12 @@ class Origin:
     reasons: tuple[str, ...] = ()
     key: str | None = None  # of its entry
 
+    @property
+    def found(self) -> str:
+        return f"{self.how} in {self.where}" if self.where else self.how
+
     def __str__(self) -> str:
-        said = f"{self.how} in {self.where}" if self.where else self.how
-        return said if not self.reasons else f"{said}; " + "; ".join(self.reasons)
+        return "; ".join([self.found, *self.reasons])
 
 
 def cache_for(given: bool | str | os.PathLike[str] | Cache | None, backend: Backend) -> Cache | None:
@@ -53,7 +57,7 @@ def cache_for(given: bool | str | os.PathLike[str] | Cache | None, backend: Back
     as soon made as found. `FOREGRAD_CACHE=off` turns that one off; a path or URL there is used in its place, with any
     backend."""
     if given is True:
-        named = os.environ.get("FOREGRAD_CACHE")
+        named = named_place()
         if named and named != "off":
             return _cache_at(named)
         return default_cache() if isinstance(backend, (Inductor, AOTI)) and named != "off" else None
@@ -68,6 +72,9 @@ def _cache_at(place: str) -> Cache:
 
 
 CAPTURED, TRACED, FOUND = "captured", "traced, then found", "found without tracing"
+NO_ENTRY = "no entry of these sources"
+
+_PROGRAM_KEY = "program-key.json"
 
 
 @dataclass(frozen=True)
@@ -75,8 +82,17 @@ class FoundCall:
     """A call that was captured by an earlier process."""
 
     call: Callable[..., Any]
-    about: dict[str, Any]
+    entry: Entry
     origin: Origin
+
+    @property
+    def about(self) -> dict[str, Any]:
+        return self.entry.about
+
+    @property
+    def program_key(self) -> Key:
+        """The key of the program that the call runs."""
+        return Key.from_json(json.loads(bytes(self.entry.blob(_PROGRAM_KEY))))
 
     @property
     def timings(self) -> Timings:
@@ -92,28 +108,28 @@ def find_call(
     key = sources.key.digest
     found = store.get(key)
     if isinstance(found, Miss):
-        return Origin(CAPTURED, reasons=(f"no entry of these sources: {found.reason}",), key=key)
+        return Origin(CAPTURED, reasons=(f"{NO_ENTRY}: {found.reason}",), key=key)
     try:
         with part("load"):
             entry = unpack(found.data)
             (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
     except ForegradError as error:
         return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
-    return FoundCall(call, entry.about, Origin(FOUND, found.source, key=key))
+    return FoundCall(call, entry, Origin(FOUND, found.source, key=key))
 
 
 def keep_call(
-    store: Cache, sources: Sources, places: Places, call: Callable[..., Any], about: dict[str, Any]
+    store: Cache, sources: Sources, places: Places, call: Callable[..., Any], program: Key, about: dict[str, Any]
 ) -> str | None:
-    """Keep a call for later processes; why not, if it cannot be kept."""
+    """Keep a call for later processes, with the key of its program; why not, if it cannot be kept."""
     if not sources.is_sure:
         return None
     try:
         with part("keep"):
             kept = keep_calls([call], places, needs_code=True)
-            store.put(
-                sources.key.digest, pack({**_common("call", sources.key), **about, "call": kept.roots[0]}, kept.blobs)
-            )
+            header = {**_common("call", sources.key), **about, "call": kept.roots[0]}
+            blobs = {**kept.blobs, _PROGRAM_KEY: json.dumps(program.as_json()).encode()}
+            store.put(sources.key.digest, pack(header, blobs))
     except CannotKeep as error:
         log.info("a call is not kept: %s", error)
         return f"it cannot be kept: {error}"
@@ -126,6 +142,7 @@ class Halves:
 
     forward: Runner | None
     backward: Runner | None
+    key: Key | None
     origin: Origin
     keep: Callable[[CompiledStage], None]
 
@@ -134,21 +151,22 @@ class Halves:
 def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
-        yield Halves(None, None, before, lambda _: None)
+        yield Halves(None, None, None, before, lambda _: None)
         return
     with part("look for a program"):
         key = program_key(program, way)
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest) as claim:
             if claim.found is None:
-                yield Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage))
+                yield Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
                 return
             found = _restored(claim.found)
             if found is not None:
-                yield Halves(*found, Origin(TRACED, claim.found.source, before.reasons, before.key), lambda _: None)
+                origin = Origin(TRACED, claim.found.source, before.reasons, before.key)
+                yield Halves(*found, key, origin, lambda _: None)
                 return
             store.delete(key.digest)
-    yield Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage))
+    yield Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
 
 
 def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:

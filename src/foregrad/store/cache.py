@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import os
 import re
+import secrets
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -84,6 +85,8 @@ class Cache:
     or in the text of `trust.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes` limits
     folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry. With
     `readonly`, or with a public key, nothing is written.
+
+    With `verify_every=N` about one in N calls that are found without tracing is captured all the same, and compared.
     """
 
     def __init__(
@@ -94,7 +97,11 @@ class Cache:
         max_entry_bytes: int = 10**9,
         key: GivenKey = None,
         readonly: bool = False,
+        verify_every: int | None = None,
     ) -> None:
+        if verify_every is not None and verify_every < 1:
+            raise ValueError(f"verify_every is 1 or more, not {verify_every}")
+        self.verify_every = verify_every
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -119,16 +126,24 @@ class Cache:
         """Keep an entry, in every layer that can. What cannot is named in the log, once."""
         self._store(key, data)
 
-    def delete(self, key: str) -> None:
-        """Remove an entry from every layer."""
+    def delete(self, key: str) -> str | None:
+        """Remove an entry from every layer; why one may still have it, None if none has."""
         check_key(key)
-        for layer in self._layers:
-            layer.delete(key)
+        return self._reasons(lambda layer: layer.delete(key))
 
-    def entries(self) -> list[Entry]:
-        """All entries, each as the first layer has it; those that were used last come first."""
+    def peek(self, entry: Entry, offset: int, length: int) -> bytes:
+        """Some bytes of an entry that was listed, which nobody has checked: to describe it, not to use it."""
+        layer = next(layer for layer in self._layers if layer.name == entry.source)
+        return layer.layer.peek(entry.key, offset, length)
+
+    def entries(self, *, near: bool = False) -> list[Entry]:
+        """All entries, each as the first layer has it; those that were used last come first.
+
+        With `near` servers are not asked, if there is a folder.
+        """
         found: dict[str, Entry] = {}
-        for layer in self._layers:
+        folders = [layer for layer in self._layers if isinstance(layer.layer, Folder)]
+        for layer in folders if near and folders else self._layers:
             for entry in layer.layer.entries():
                 found.setdefault(entry.key, entry)
         return sorted(found.values(), key=lambda entry: -(entry.used or 0.0))
@@ -153,6 +168,14 @@ class Cache:
                 self._count(claimed.found)
             yield claimed
 
+    def draws_check(self) -> bool:
+        """Whether a call that was found without tracing is to be captured all the same.
+
+        Each is drawn by itself, one in `verify_every`: most processes find one call, so counting in each would check
+        none.
+        """
+        return self.verify_every is not None and secrets.randbelow(self.verify_every) == 0
+
     def stats(self) -> Stats:
         """Counts of entries and bytes in the folders, and of hits and misses."""
         entries = [entry for folder in self._folders() for entry in folder.entries()]
@@ -162,9 +185,9 @@ class Cache:
         here = _counts(self._counts)
         return Stats(len(entries), sum(entry.size for entry in entries), here, _counts(ever))
 
-    def gc(self) -> list[Swept]:
-        """Bring each folder within its limit, and remove what killed writers left there."""
-        return [folder.gc() for folder in self._folders(writable=True)]
+    def gc(self, max_bytes: int | None = None) -> list[Swept]:
+        """Bring each folder within its limit, or within the one given, and remove what killed writers left there."""
+        return [folder.gc(max_bytes) for folder in self._folders(writable=True)]
 
     def verify(self) -> list[Damaged]:
         """Read every entry of every layer: those that cannot be used. They stay where they are."""
@@ -212,8 +235,11 @@ class Cache:
     def _store(self, key: str, data: bytes) -> str | None:
         """Why a layer does not have the entry now, None if all have."""
         check_key(key)
-        reasons = [f"{reason} ({layer.name})" for layer in self._layers if (reason := layer.put(key, data))]
-        return "; ".join(reasons) or None
+        return self._reasons(lambda layer: layer.put(key, data))
+
+    def _reasons(self, change: Callable[[Guarded], str | None]) -> str | None:
+        """Why layers did not do something, None if all did."""
+        return "; ".join(f"{reason} ({layer.name})" for layer in self._layers if (reason := change(layer))) or None
 
     def _count(self, found: Hit | Miss) -> None:
         name = "hit" if isinstance(found, Hit) else f"miss {found.kind}"
@@ -231,6 +257,11 @@ class Cache:
 def default_folder() -> Path:
     """Where compiled programs are kept if nobody says otherwise."""
     return cache_folder() / "programs"
+
+
+def named_place() -> str | None:
+    """What `FOREGRAD_CACHE` says: a path or URL to use for this user's cache, or `off`."""
+    return os.environ.get("FOREGRAD_CACHE") or None
 
 
 def default_cache() -> Cache:
@@ -257,7 +288,7 @@ def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, re
     text = os.fspath(place)
     if "://" not in text:
         return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
-    name = re.sub(r"(?<=://)[^/@]*@|\?.*", "", text)  # no password
+    name = without_password(text)
     signer = _signer(key)
     if signer is None:
         raise ValueError(
@@ -271,6 +302,10 @@ def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, re
         return Guarded(Folder(Path(unquote(parts.path)), seal, max_bytes, max_entry_bytes), readonly)
     kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
     return Guarded(kind(text, name, seal, max_entry_bytes), readonly)
+
+
+def without_password(url: str) -> str:
+    return re.sub(r"(?<=://)[^/@]*@|\?.*", "", url)
 
 
 def _signer(key: GivenKey) -> Key | None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
 from foregrad.store.lease_file import LeaseFile
@@ -76,6 +77,13 @@ class Folder:
     def read(self, key: str) -> Hit | Miss:
         return self._read(key, self.file(key))
 
+    def peek(self, key: str, offset: int, length: int) -> bytes:
+        opened = self._open(self.file(key))
+        if isinstance(opened, Miss):
+            raise OSError(opened.reason)
+        with opened as file:
+            return os.pread(file.fileno(), length, self.seal.size + offset)
+
     def put(self, key: str, data: bytes) -> None:
         path = self.file(key)
         size = self.seal.size + len(data)
@@ -98,9 +106,9 @@ class Folder:
         for found in entry_files(self.root):
             yield Entry(found.path.stem, found.size, found.used_ns / 1e9, self.name)
 
-    def gc(self) -> Swept:
+    def gc(self, max_bytes: int | None = None) -> Swept:
         """Remove what was used longest ago until the folder is within its limit, and what killed writers left."""
-        return self._sweep()
+        return self._sweep(self.max_bytes if max_bytes is None else max_bytes)
 
     def count(self, name: str) -> None:
         """One more of something that is counted in all processes together."""
@@ -137,18 +145,24 @@ class Folder:
             check_private(self.path)
 
     def _read(self, key: str, path: Path) -> Hit | Miss:
+        opened = self._open(path)
+        if isinstance(opened, Miss):
+            return opened
+        with opened as file:
+            length = min(os.fstat(file.fileno()).st_size, self.max_entry_bytes) - self.seal.size
+            seal, data = file.read(self.seal.size), file.read(max(0, length))
+        return self.seal.open(key, seal, data) or Hit(data, self.name)
+
+    def _open(self, path: Path) -> BinaryIO | Miss:
         try:
             # A pipe that somebody has put into a shared folder must not block us.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return Miss(NOT_THERE)
-        found = os.fstat(handle)
-        if refusal := self._refusal(found):
+        if refusal := self._refusal(os.fstat(handle)):
             os.close(handle)
             return refusal
-        with open(handle, "rb") as file:
-            seal, data = file.read(self.seal.size), file.read(max(0, found.st_size - self.seal.size))
-        return self.seal.open(key, seal, data) or Hit(data, self.name)
+        return open(handle, "rb")
 
     def _refusal(self, found: os.stat_result) -> Miss | None:
         """Why a file is not even read, None if it is."""
@@ -184,10 +198,10 @@ class Folder:
         if is_known and self._size + added <= self.max_bytes:
             self._size += added  # roughly: threads may do this at the same time
         else:
-            self._sweep(spare=newest)
+            self._sweep(self.max_bytes, spare=newest)
 
-    def _sweep(self, spare: Path | None = None) -> Swept:
-        swept = sweep(self.root, self.max_bytes, spare)
+    def _sweep(self, max_bytes: int, spare: Path | None = None) -> Swept:
+        swept = sweep(self.root, max_bytes, spare)
         self._size, self._size_asked = swept.kept_bytes, time.monotonic()
         return swept
 

@@ -79,6 +79,9 @@ class Layer(Protocol):
     def delete(self, key: str) -> None:
         """Remove an entry, if it is there."""
 
+    def peek(self, key: str, offset: int, length: int) -> bytes:
+        """Some bytes of an entry's content, which nobody has checked: to list it, not to use it."""
+
     def entries(self) -> Iterable[Entry]:
         """All entries; they are not read for that."""
 

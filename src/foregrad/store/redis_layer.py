@@ -57,6 +57,11 @@ class RedisLayer:
         data = raw[self.seal.size :]
         return self.seal.open(key, raw[: self.seal.size], data) or Hit(data, self.name)
 
+    def peek(self, key: str, offset: int, length: int) -> bytes:
+        begin = self.seal.size + offset
+        with self._server() as server:
+            return bytes(server.getrange(self._name(key), begin, begin + length - 1))
+
     def put(self, key: str, data: bytes) -> None:
         size = self.seal.size + len(data)
         if size > min(self.max_entry_bytes, _LARGEST):

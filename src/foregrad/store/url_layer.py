@@ -55,6 +55,11 @@ class UrlLayer:
         data = raw[self.seal.size :]
         return self.seal.open(key, raw[: self.seal.size], data) or Hit(data, self.name)
 
+    def peek(self, key: str, offset: int, length: int) -> bytes:
+        begin = self.seal.size + offset
+        with self._answers():
+            return bytes(self._files.cat_file(self._path(key), start=begin, end=begin + length))
+
     def put(self, key: str, data: bytes) -> None:
         size = self.seal.size + len(data)
         if size > self.max_entry_bytes:
