@@ -182,8 +182,9 @@ def jax_places(folder: Path) -> dict[str, str]:
 
 
 def ask(command: list, options: argparse.Namespace, places: dict[str, str] | None = None, **how: object) -> str:
-    """Run a process; the last line that it prints."""
-    env = how.pop("env", os.environ) | (places or {})
+    """Run a process; the last line that it prints. Python keeps bytecode, as it does of what is installed."""
+    env = dict(how.pop("env", os.environ)) | (places or {})
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=options.limit, check=False, **how)
     if done.returncode:
         raise Failed(f"{' '.join(map(str, command[1:4]))} ended with {done.returncode}:\n{done.stderr[-2000:]}")
