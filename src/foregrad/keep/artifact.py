@@ -95,7 +95,7 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
     if is_bare and not about["weights"]:
         different.append("it was saved without the weights, so it needs `state`")
     elif is_bare:
-        state = stand_ins(about["state"], tensors_from_bytes(entry.blob(_TENSORS)))
+        state = stand_ins(about["state"], tensors_from_bytes(entry.mapped(_TENSORS)))
     else:
         state = state if isinstance(state, tuple) else (state,)
         different += mismatches(about["state"], state)
