@@ -13,7 +13,7 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup redis demo examples test conformance bench bench-cold bench-train bench-examples lint format clean
+.PHONY: help setup redis demo examples test conformance bench bench-cold bench-warm bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
@@ -22,6 +22,7 @@ help:
 	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, 1,000 killed writers, and behaviour when compiled"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
+	@echo "make bench-warm   the same with filled caches and with a saved step, beside torch.compile and JAX"
 	@echo "make bench-train  time of a whole training step beside torch.compile and JAX (long; sets up .venv-jax)"
 	@echo "make bench-examples  the examples with eager, torch.compile and foregrad, in one run (long)"
 	@echo "make lint         formatting, lint, types"
@@ -79,6 +80,9 @@ bench: $(STAMP)
 
 bench-cold: $(STAMP)
 	$(PY) benchmarks/cold.py --plot docs/cold.svg
+
+bench-warm: $(STAMP)
+	$(PY) benchmarks/warm.py --json docs/warm.json --markdown docs/warm.md
 
 bench-train: $(STAMP)
 	$(PY) benchmarks/train_step.py --clock wall --threads 2 --json docs/train-step.json --markdown docs/train-step.md

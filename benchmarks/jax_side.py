@@ -35,6 +35,23 @@ def environment() -> Path:
     return python
 
 
+def write_weights(path: Path, model: nn.Module, inputs: tuple[Tensor, ...], **settings: float) -> None:
+    """Weights, inputs and the settings of `optax.adamw`, as JAX reads them."""
+    arrays = {f"parameter:{name}": value for name, value in model.named_parameters()}
+    arrays |= {f"buffer:{name}": value for name, value in model.named_buffers()}
+    arrays |= {f"input:{position}": value for position, value in enumerate(inputs)}
+    np.savez(path, settings=json.dumps(settings), **{k: v.detach().numpy() for k, v in arrays.items()})
+
+
+def held_to(threads: int) -> dict:
+    """How a process is started that must not use more cores: XLA starts as many threads as it may use."""
+    cores = sorted(os.sched_getaffinity(0))[:threads]
+    return {
+        "env": os.environ | {"JAX_PLATFORMS": "cpu"},
+        "preexec_fn": lambda: os.sched_setaffinity(0, cores),
+    }
+
+
 class Failed(Exception):
     """The worker ended without an answer; what it said is above."""
 
@@ -43,26 +60,21 @@ class Worker:
     """A process that trains one workload in one way."""
 
     def __init__(self, python: Path, threads: int) -> None:
-        cores = sorted(os.sched_getaffinity(0))[:threads]  # XLA starts as many threads as it may use cores
         self.process = subprocess.Popen(
             [python, HERE / "jax_worker.py"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=os.environ | {"JAX_PLATFORMS": "cpu"},
-            preexec_fn=lambda: os.sched_setaffinity(0, cores),
+            **held_to(threads),
         )
         self.versions = self.answer()
 
     def load(self, workload: str, way: str, model: nn.Module, inputs: tuple[Tensor, ...], **settings: float) -> None:
         """Hand over weights and inputs; `settings` are those of `optax.adamw`."""
-        arrays = {f"parameter:{name}": value for name, value in model.named_parameters()}
-        arrays |= {f"buffer:{name}": value for name, value in model.named_buffers()}
-        arrays |= {f"input:{position}": value for position, value in enumerate(inputs)}
         with tempfile.TemporaryDirectory() as folder:
-            path = f"{folder}/weights.npz"
-            np.savez(path, settings=json.dumps(settings), **{k: v.detach().numpy() for k, v in arrays.items()})
-            self.ask(load=path, workload=workload, way=way)
+            path = Path(folder, "weights.npz")
+            write_weights(path, model, inputs, **settings)
+            self.ask(load=str(path), workload=workload, way=way)
 
     def losses(self, steps: int) -> list[float]:
         """Train for so many steps; the first one compiles."""

@@ -17,6 +17,7 @@ from foregrad.errors import (
     StaleArtifact,
     UntrustedArtifact,
 )
+from foregrad.substrate_start import spare_the_compiler as _spare_the_compiler
 
 if _TYPE_CHECKING:
     from foregrad import graph as graph
@@ -72,6 +73,7 @@ def _public(name: str, home: str) -> property:
     return property(lambda _: getattr(_import_module(f"foregrad.{home}"), name), lambda _, module: None)
 
 
+_spare_the_compiler()
 for _name, _home in _HOMES.items():
     setattr(_Package, _name, _public(_name, _home))
 _sys.modules[__name__].__class__ = _Package

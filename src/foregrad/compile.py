@@ -256,7 +256,7 @@ class Compiled:
         """
         if not self.captures:
             raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")
-        kept = [KeptCapture(c.call, c.program, str(c), c.reason, c.timings) for c in self.captures]
+        kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 
     _kind = "function"

@@ -58,6 +58,28 @@ def test_a_training_step_is_timed_and_its_figures_are_kept(tmp_path: Path):
     assert "| foregrad: eager |" in page.read_text()
 
 
+def test_a_warm_start_is_timed_and_needs_no_tracing(tmp_path: Path):
+    figures, page = tmp_path / "warm.json", tmp_path / "page.md"
+    command = [sys.executable, ROOT / "benchmarks" / "warm.py"]
+    measured = [
+        "--only",
+        "mlp-tiny",
+        "--sides",
+        "eager",
+        "cache hit",
+        "artifact",
+        "--backend",
+        "eager",
+        "--rounds",
+        "1",
+    ]
+    for options in (*measured, "--json", figures), ("--figures", figures, "--markdown", page):
+        subprocess.run([*command, *options], check=True, capture_output=True, text=True, timeout=240)
+    runs = {run["side"]: run for run in json.loads(figures.read_text())["runs"]}
+    assert runs["cache hit"]["losses"] == runs["artifact"]["losses"] == runs["eager"]["losses"]
+    assert "| first step, artifact |" in page.read_text()
+
+
 def test_jax_trains_as_torch_does(tmp_path: Path):
     """Where `make bench-train` has made an environment with JAX."""
     if not (ROOT / ".venv-jax").exists():

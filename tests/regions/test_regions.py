@@ -9,7 +9,8 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from benchmarks.models import GPT, MLP, ConvBlock, ResidualStack, ResNet, UnrolledLSTM
-from foregrad.regions.regions import find_regions
+from foregrad.program.donate import donate
+from foregrad.regions.regions import find_regions, region_notes
 from tests.compare import assert_same, leaf
 
 
@@ -195,6 +196,26 @@ def test_two_stacks_share_a_region(found):
     with torch.no_grad():
         assert_same(f, lambda: (torch.randn(4, 4), torch.randn(4, 4), torch.randn(4, 4)), backward=False)
     assert summary(found[0]) == [("repeat", 11), ("rest", 1)]
+
+
+def test_writes_in_regions_are_not_in_the_listing():
+    model = ResidualStack(25, 16)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train(x):
+        optimizer.zero_grad()
+        loss = model(x)
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    program = fg.capture(train, torch.randn(4, 16), state=(model, optimizer))
+    regions = find_regions(donate(program).graph)
+    notes = region_notes(program.graph.graph, [regions])
+    written = {name for call in regions.calls for name in call.nodes} - {n.name for n in program.graph.graph.nodes}
+    assert written
+    assert notes
+    assert not written & notes.keys()
 
 
 def test_regions_print_as_a_table():

@@ -18,10 +18,11 @@ class Library:
         self.places = places
         self.constants = constants
         self._run = library_runner(str(path))
-        self._is_plain = not constants and places == tuple(range(len(places)))
+        #: whether a call is one of the library itself, with nothing added to what is given and returned
+        self.is_plain = not constants and places == tuple(range(len(places)))
 
     def __call__(self, *inputs: torch.Tensor) -> tuple[Any, ...]:
-        if self._is_plain:
+        if self.is_plain:
             return tuple(self._run(list(inputs)))
         given = [*inputs, *self.constants]
         values = self._run(given)

@@ -25,6 +25,7 @@ from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
     from foregrad.program.program import Program
+    from foregrad.runtime.halves import CompiledStage
 
 _TENSORS = "state.safetensors"
 
@@ -34,7 +35,7 @@ class KeptCapture:
     """One captured program, as an artifact holds it."""
 
     call: Callable[..., Any]
-    program: Program
+    stage: CompiledStage
     listing: str
     reason: str
     timings: Timings
@@ -51,8 +52,11 @@ def save(
     signer: Signer | None = None,
 ) -> None:
     """Write captured programs, and the state that they run on, into a file."""
+    from foregrad.keep.one_library import one_library
+
     kept = keep_calls([capture.call for capture in captures], Places(state, None), needs_code=False)
     held = keep_state(state)
+    names = {id(tensor): name for name, tensor in held.tensors.items()}
     header = {
         "kind": kind,
         "name": name,
@@ -61,10 +65,11 @@ def save(
         "captures": [
             {
                 "reason": capture.reason,
-                "signature": signature_of(capture.program),
+                "signature": signature_of(capture.stage.program),
                 "program": capture.listing,
                 "timings": [[part.name, part.seconds] for part in capture.timings.parts],
                 "call": root,
+                "library": one_library(capture.stage, names, kept.blobs),
             }
             for capture, root in zip(captures, kept.roots, strict=True)
         ],
@@ -90,7 +95,7 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
     if is_bare and not about["weights"]:
         different.append("it was saved without the weights, so it needs `state`")
     elif is_bare:
-        state = stand_ins(about["state"], tensors_from_bytes(entry.blob(_TENSORS)))
+        state = stand_ins(about["state"], tensors_from_bytes(entry.mapped(_TENSORS)))
     else:
         state = state if isinstance(state, tuple) else (state,)
         different += mismatches(about["state"], state)

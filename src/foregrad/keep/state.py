@@ -6,6 +6,7 @@ read them. A tensor that several places share is written once.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -210,7 +211,36 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 
-def tensors_from_bytes(data: bytes | memoryview) -> dict[str, Tensor]:
-    from safetensors.torch import load
+def tensors_from_bytes(data: memoryview) -> dict[str, Tensor]:
+    """The tensors of a safetensors file, as views of its bytes, which must be writable: a length, a header, data."""
+    length = int.from_bytes(data[:8], "little")
+    header: dict[str, Any] = json.loads(bytes(data[8 : 8 + length]))
+    return {name: _view(data[8 + length :], one) for name, one in header.items() if name != "__metadata__"}
 
-    return load(bytes(data))
+
+def _view(data: memoryview, about: dict[str, Any]) -> Tensor:
+    dtype, shape, (begin, end) = _DTYPES[about["dtype"]], about["shape"], about["data_offsets"]
+    if begin == end:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(data[begin:end], dtype=torch.uint8).view(dtype).reshape(shape)
+
+
+#: The dtypes of safetensors files.
+_DTYPES = {
+    "BOOL": torch.bool,
+    "U8": torch.uint8,
+    "I8": torch.int8,
+    "I16": torch.int16,
+    "U16": torch.uint16,
+    "I32": torch.int32,
+    "U32": torch.uint32,
+    "I64": torch.int64,
+    "U64": torch.uint64,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "F32": torch.float32,
+    "F64": torch.float64,
+    "C64": torch.complex64,
+    "F8_E4M3": torch.float8_e4m3fn,
+    "F8_E5M2": torch.float8_e5m2,
+}

@@ -71,7 +71,10 @@ def region_notes(graph: fx.Graph, halves: Sequence[Regions]) -> dict[str, str]:
         for call in regions.calls if len(regions.calls) > 1 and nodes.keys() >= {*regions.calls[0].nodes} else ():
             done[call.region] += 1
             region = regions.distinct[call.region]
-            begin = nodes[next((n for n in call.nodes if not is_view(nodes[n])), call.nodes[0])]
+            own = [n for n in call.nodes if n in nodes]  # writes to inputs are no ops of the program
+            if not own:
+                continue
+            begin = nodes[next((n for n in own if not is_view(nodes[n])), own[0])]
             while is_view(begin.prev) and begin.prev.name in call.nodes:
                 begin = begin.prev
             times = f", {done[call.region]} of {region.count}" if region.count > 1 else ""

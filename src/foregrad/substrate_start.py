@@ -1,0 +1,39 @@
+"""The part of torch that makes every training process slow to start, in one place beside `substrate.py`.
+
+An optimizer switches torch.compile off inside some of its methods, and the first time that imports all of
+`torch._dynamo`: seconds. Where that was never imported there is nothing to switch off.
+
+Checked against torch 2.13.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from torch.optim import Optimizer
+
+#: Where torch keeps the variant of a function that runs with torch.compile switched off.
+_VARIANT = "__dynamo_disable"
+
+
+def spare_the_compiler() -> None:
+    """Let optimizers be built, cleared and loaded without an import of `torch._dynamo`."""
+    for name in ("add_param_group", "zero_grad", "load_state_dict", "state_dict"):
+        method = getattr(Optimizer, name)
+        function = getattr(method, "__wrapped__", None)
+        if function is not None and not hasattr(function, _VARIANT):
+            setattr(function, _VARIANT, _as_it_is(method, function))
+
+
+def _as_it_is(method: Callable[..., Any], function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function itself, until torch.compile is there: then the method makes the variant that it always made."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" not in sys.modules:
+            return function(*args, **kwargs)
+        function.__dict__.pop(_VARIANT, None)
+        return method(*args, **kwargs)
+
+    return run

@@ -1,0 +1,28 @@
+"""The C++ program of the examples trains with a saved step as Python goes on with it."""
+
+import importlib
+import subprocess
+
+import pytest
+import torch
+
+from foregrad.backends import toolchain
+from tests.house.source import ROOT
+
+FOLDER = ROOT / "examples" / "cpp"
+
+
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+def test_a_program_without_python_trains(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(FOLDER)
+    save, build = importlib.import_module("save"), importlib.import_module("build")
+    step, data = save.build(), save.data()
+    for _ in range(2):
+        step(*data)
+    step.save(tmp_path / "step.fg")
+    here = [step(*data).item() for _ in range(20)]
+    program = build.build(tmp_path)
+    printed = subprocess.run([program, tmp_path / "step.fg", "20"], check=True, capture_output=True, text=True).stdout
+    there = [float(line) for line in printed.split()]
+    torch.testing.assert_close(torch.tensor(there), torch.tensor(here), rtol=1e-5, atol=1e-5)
+    assert here[-1] < here[0] / 4
