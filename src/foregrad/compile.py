@@ -49,6 +49,7 @@ class Capture:
     num_nodes: int
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]
+    contents: str = ""  # what tells the program from others; nothing where there is no cache
 
     @property
     def stage(self) -> CompiledStage:
@@ -142,14 +143,19 @@ class Compiled:
     def _find(self, sources: Sources | None, args: Any, kwargs: Any) -> Capture | Origin:
         if sources is None:
             return Origin(CAPTURED)
-        again = Again(args, kwargs, lambda a, k: self._new_capture(a, k, self.way).stage)
-        found = find_call(self.way.cache, sources, self._places(), again)
+        if not sources.is_sure:
+            return Origin(
+                CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure)
+            )
+        again = Again(self.name, args, kwargs, self._recorded)
+        found = find_call(self.way.cache, sources.key.digest, self._places(), again)
         if isinstance(found, Origin):
             return found
         about = found.about
+        again.expected = about["contents"]
         description = dict(about["description"])
         return Capture(
-            reason=about["reason"],
+            reason=reason_for(description, [c.description for c in self.captures]),
             call=found.call,
             description=description,
             timings=found.timings,
@@ -159,14 +165,18 @@ class Compiled:
             record=again,
         )
 
+    def _recorded(self, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
+        made = self._new_capture(args, kwargs, self.way)
+        return made.stage, made.contents
+
     def _keep(self, made: Capture, sources: Sources | None) -> Capture:
         """Leave a capture to later processes."""
         if sources is None:
             return made
         about = {
             "name": self.name,
-            "reason": made.reason,
             "program": str(made),
+            "contents": made.contents,
             "description": [[name, text] for name, text in made.description.items()],
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
@@ -274,6 +284,7 @@ def make_capture(
         num_nodes=len(program.graph.graph.nodes),
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
+        contents=halves.contents,
     )
 
 

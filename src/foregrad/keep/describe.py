@@ -43,8 +43,8 @@ class Describer:
         self._alive: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
-        """A value as JSON."""
-        return to_json(value, self._object)
+        """A value as JSON. What is kept at a place is read there, whatever it is."""
+        return self._object(value) if self.places.of(value) is not None else to_json(value, self._object)
 
     def _object(self, value: Any) -> Any:
         if id(value) not in self._at:

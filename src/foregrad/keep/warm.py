@@ -16,6 +16,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import torch
+
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend, Runner
 from foregrad.backends.inductor import Inductor
@@ -25,13 +27,16 @@ from foregrad.keep.calls import keep_calls, restore_calls
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
 from foregrad.keys.ingredients import Key
-from foregrad.keys.program_key import program_key
+from foregrad.keys.program_key import contents_digest, program_key
 from foregrad.keys.sources import Sources
 from foregrad.program.program import Program
 from foregrad.runtime.halves import CompiledStage, Way
+from foregrad.runtime.locate import OWNER
 from foregrad.store.cache import Cache, default_cache
 from foregrad.store.layer import Hit, Miss
+from foregrad.words.generated import generated_of
 from foregrad.words.progress import Part, Timings, log, part
+from foregrad.words.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -83,13 +88,8 @@ class FoundCall:
         return Timings([Part(*p) for p in self.about["timings"]])
 
 
-def find_call(
-    store: Cache, sources: Sources, places: Places, record: Callable[[], CompiledStage]
-) -> FoundCall | Origin:
-    """The call of these sources, or why it must be captured."""
-    if not sources.is_sure:
-        return Origin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
-    key = sources.key.digest
+def find_call(store: Cache, key: str, places: Places, record: Callable[[], CompiledStage]) -> FoundCall | Origin:
+    """The call with the key of its sources, or why it must be captured."""
     found = store.get(key)
     if isinstance(found, Miss):
         return Origin(CAPTURED, reasons=(f"no entry of these sources: {found.reason}",), key=key)
@@ -110,6 +110,7 @@ def keep_call(
         return None
     try:
         with part("keep"):
+            _check_finds_all(call, places)
             kept = keep_calls([call], places, needs_code=True)
             store.put(
                 sources.key.digest, pack({**_common("call", sources.key), **about, "call": kept.roots[0]}, kept.blobs)
@@ -120,6 +121,19 @@ def keep_call(
     return None
 
 
+def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
+    """Refuse a call that holds something which may change: a later process has another one, with other contents."""
+    found = generated_of(call)
+    assert found is not None
+    for name, value in found.namespace.items():
+        if (isinstance(value, torch.Tensor) or name.startswith(OWNER)) and places.of(value) is None:
+            what = f"a tensor {Spec.of(value)}" if isinstance(value, torch.Tensor) else "something"
+            raise CannotKeep(
+                f"it reads {what} that is kept in none of the function's own variables, its modules and its declared "
+                "state, so that no other process could find it"
+            )
+
+
 @dataclass(frozen=True)
 class Halves:
     """The compiled halves of a program, if an earlier process has left them, and how to leave them."""
@@ -127,28 +141,31 @@ class Halves:
     forward: Runner | None
     backward: Runner | None
     origin: Origin
-    keep: Callable[[CompiledStage], None]
+    keep: Callable[[CompiledStage], None] = lambda stage: None
+    contents: str = ""  # what tells the program from others, whatever surrounds it
 
 
 @contextmanager
 def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
-        yield Halves(None, None, before, lambda _: None)
+        yield Halves(None, None, before)
         return
     with part("look for a program"):
         key = program_key(program, way)
+    ours = Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage), contents_digest(key))
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest) as claim:
             if claim.found is None:
-                yield Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage))
+                yield ours
                 return
             found = _restored(claim.found)
             if found is not None:
-                yield Halves(*found, Origin(TRACED, claim.found.source, before.reasons, before.key), lambda _: None)
+                origin = Origin(TRACED, claim.found.source, before.reasons, before.key)
+                yield Halves(*found, origin, contents=ours.contents)
                 return
             store.delete(key.digest)
-    yield Halves(None, None, before, lambda stage: _keep_halves(store, key, program, stage))
+    yield ours
 
 
 def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
