@@ -108,13 +108,14 @@ class Compiled:
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._new_capture(args, kwargs, self.way, found)
-            self._add(self._keep(made, sources))
+            self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
                 f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
             )
+        self._keep(made, sources)
         return result
 
     def _add(self, made: Capture) -> None:
@@ -169,10 +170,10 @@ class Compiled:
         made = self._new_capture(args, kwargs, self.way)
         return made.stage, made.contents
 
-    def _keep(self, made: Capture, sources: Sources | None) -> Capture:
-        """Leave a capture to later processes."""
+    def _keep(self, made: Capture, sources: Sources | None) -> None:
+        """Leave a capture, which has run, to later processes."""
         if sources is None:
-            return made
+            return
         about = {
             "name": self.name,
             "program": str(made),
@@ -182,7 +183,10 @@ class Compiled:
             "nodes": made.num_nodes,
         }
         why = self._why_not_kept() or keep_call(self.way.cache, sources, self._places(), made.call, about)
-        return made if why is None else replace(made, origin=replace(made.origin, reasons=(*made.origin.reasons, why)))
+        if why is not None:
+            told = replace(made, origin=replace(made.origin, reasons=(*made.origin.reasons, why)))
+            with self._lock:
+                self.captures = tuple(told if one is made else one for one in self.captures)
 
     def _why_not_kept(self) -> str | None:
         return None

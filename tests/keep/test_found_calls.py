@@ -129,3 +129,39 @@ def test_numbers_of_other_classes_than_pythons(cache: fg.Cache):
 def test_an_argument_without_strides_is_refused_as_without_a_cache(layout: torch.layout, cache: fg.Cache):
     with pytest.raises(fg.CaptureError, match="has the layout"):
         fg.compile(torch.neg, backend="eager", cache=cache)(torch.eye(2).to_sparse(layout=layout))
+
+
+def counting():
+    count = 0
+
+    def function(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return x * count
+
+    return function
+
+
+def test_a_call_that_is_refused_is_not_left_to_later_processes(cache: fg.Cache):
+    for _ in range(2):
+        with pytest.raises(fg.CaptureError, match="that it also reads"):
+            fg.compile(counting(), backend="eager", cache=cache)(torch.ones(2))
+
+
+def test_a_scheduler_knows_of_the_steps_of_a_call_that_was_found(cache: fg.Cache):
+    for _ in range(2):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+        @fg.step(weight, optimizer, backend="eager", cache=cache)
+        def train(weight=weight, optimizer=optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        train()
+        schedule.step()  # a warning of its is an error here
+    assert origins(train) == [FOUND]
