@@ -26,6 +26,7 @@ from foregrad.errors import CannotKeep, ForegradError
 from foregrad.keep.calls import keep_calls, restore_calls
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
+from foregrad.keep.restore import as_described
 from foregrad.keys.ingredients import Key
 from foregrad.keys.program_key import contents_digest, program_key
 from foregrad.keys.sources import Sources
@@ -96,10 +97,11 @@ def find_call(store: Cache, key: str, places: Places, record: Callable[[], Compi
     try:
         with part("load"):
             entry = unpack(found.data)
-            (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
-    except ForegradError as error:
+            with as_described("a call"):
+                (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
+                return FoundCall(call, entry.about, Origin(FOUND, found.source, key=key))
+    except (ForegradError, OSError) as error:
         return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
-    return FoundCall(call, entry.about, Origin(FOUND, found.source, key=key))
 
 
 def keep_call(
@@ -115,7 +117,7 @@ def keep_call(
             store.put(
                 sources.key.digest, pack({**_common("call", sources.key), **about, "call": kept.roots[0]}, kept.blobs)
             )
-    except CannotKeep as error:
+    except (CannotKeep, OSError) as error:
         log.info("a call is not kept: %s", error)
         return f"it cannot be kept: {error}"
     return None
@@ -172,8 +174,9 @@ def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
     try:
         with part("load"):
             entry = unpack(hit.data)
-            forward, backward = restore_calls(entry.about["halves"], entry.blob, Places((), None))
-    except ForegradError as error:
+            with as_described("a program"):
+                forward, backward = restore_calls(entry.about["halves"], entry.blob, Places((), None))
+    except (ForegradError, OSError) as error:
         log.info("the entry in %s cannot be used: %s", hit.source, error)
         return None
     return forward, backward
@@ -187,7 +190,7 @@ def _keep_halves(store: Cache, key: Key, program: Program, stage: CompiledStage)
             kept = keep_calls(runners, Places((), None), needs_code=True)
             about = {**_common("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
             store.put(key.digest, pack(about, kept.blobs))
-    except CannotKeep as error:
+    except (CannotKeep, OSError) as error:
         log.info("a program is not kept: %s", error)
 
 
