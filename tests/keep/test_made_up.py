@@ -81,3 +81,27 @@ def test_what_is_made_up_is_refused_with_an_error_of_ours(part: str, saved: Entr
         except fg.ForegradError:
             refused += 1
     assert refused > 5
+
+
+@pytest.mark.parametrize("buffer", [torch.ones(3, dtype=torch.complex128), torch.ones(1).expand(3)])
+def test_a_tensor_that_no_file_holds_is_refused_when_it_is_saved(buffer: torch.Tensor, tmp_path: Path):
+    model = nn.Module()
+    model.register_buffer("odd", buffer)
+
+    @fg.step(model, backend="eager", cache=False)
+    def read():
+        return model.odd * 2
+
+    expected = read()
+    with pytest.raises(fg.CannotKeep, match=r"cannot hold 0\.odd"):
+        read.save(tmp_path / "step.fg")
+    read.save(tmp_path / "step.fg", weights=False)
+    assert torch.equal(fg.load(tmp_path / "step.fg", state=model)(), expected)
+
+
+def test_a_variable_around_a_saved_function_is_named(tmp_path: Path):
+    factor = 2.5
+    compiled = fg.compile(lambda x: x * factor, backend="eager", cache=False)
+    compiled(torch.ones(2))
+    with pytest.raises(fg.CannotKeep, match=r"now 2\.5"):
+        compiled.save(tmp_path / "function.fg")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from types import BuiltinFunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -154,5 +154,7 @@ class Describer:
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, CellType):
+        return f"a variable around the function (now {str(value.cell_contents)[:40]}; make it an argument or a default)"
     named = getattr(value, "__qualname__", None)
     return f"`{named}`" if isinstance(named, str) else f"a {type(value).__name__} object"
