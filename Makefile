@@ -8,6 +8,9 @@ PY      := $(BIN)/python
 STAMP   := $(VENV)/.installed
 # Parallel test processes.
 WORKERS ?= 2
+# Behaviour with a cache: the first run fills it, the second finds what the first has left.
+WARM      := $(VENV)/warm
+WITH_WARM  = FOREGRAD_CACHE=$(WARM) FOREGRAD_BACKEND=eager $(PY) -m pytest -q -n $(WORKERS)
 # Extra arguments for the one command that installs torch, e.g. the index of its CPU wheels.
 TORCH_PIP_ARGS ?=
 
@@ -62,6 +65,9 @@ test: $(STAMP) redis
 	$(PY) -m pytest -q -n $(WORKERS)
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
 	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
+	rm -rf $(WARM)
+	$(WITH_WARM) tests/behaviours/test_guards.py tests/behaviours/test_grads.py
+	$(WITH_WARM) tests/behaviours/test_guards.py tests/behaviours/test_grads.py
 
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
@@ -71,6 +77,9 @@ conformance: $(STAMP)
 	$(PY) -m tests.keep.kills --kills 1000 --damage
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
+	rm -rf $(WARM)
+	$(WITH_WARM) tests/behaviours tests/step
+	$(WITH_WARM) tests/behaviours tests/step
 
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py

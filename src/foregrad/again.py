@@ -1,43 +1,82 @@
 """Again: record a call that was found in a cache, when something asks for more than the entry holds.
 
-Only what the arguments looked like is kept: recording reads no data.
+Only what the arguments looked like is kept, and the modes of the call: recording reads no data. Modules, variables and
+state are as they are by now; where they have changed so that another program comes out, that is refused.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from foregrad.errors import BackwardError
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.same import example_of
-from foregrad.substrate import tree_flatten, tree_unflatten
+from foregrad.substrate import has_hooks, tree_flatten, tree_unflatten
 from foregrad.words.spec import Spec
 
 
 def can_be_made_again(args: Any, kwargs: Any) -> bool:
     """Whether tensors that look like the arguments are all that a recording needs to be the same."""
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    plain = all(type(t) is torch.Tensor and t.is_leaf and t._base is None and t.device.type == "cpu" for t in tensors)
-    return plain and len({t.untyped_storage()._cdata for t in tensors}) == len(tensors)
+    return all(map(_is_plain, tensors)) and len({t.untyped_storage()._cdata for t in tensors}) == len(tensors)
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is what its spec says, and nothing more."""
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
+        return False
+    is_alone = tensor._base is None and tensor.untyped_storage().nbytes() == Spec.of(tensor).num_bytes
+    is_bare = tensor.is_leaf and tensor.grad is None and not has_hooks(tensor) and not vars(tensor)
+    return is_alone and is_bare and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
 
 
 class Again:
-    """Records a call once more, when it is first asked to."""
+    """Records a call once more, when it is first asked to, and checks that the program is `expected`."""
 
-    def __init__(self, args: Any, kwargs: Any, record: Callable[[Any, Any], CompiledStage]) -> None:
+    def __init__(
+        self, name: str, args: Any, kwargs: Any, record: Callable[[Any, Any], tuple[CompiledStage, str]]
+    ) -> None:
         leaves, self._structure = tree_flatten((args, kwargs))
         self._leaves = [Spec.of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._name = name
         self._record = record
+        self._modes = _Modes()
         self._lock = threading.Lock()
         self._made: CompiledStage | None = None
+        self.expected = ""
 
     def __call__(self) -> CompiledStage:
         with self._lock:
             if self._made is None:
                 leaves = [example_of(leaf) if isinstance(leaf, Spec) else leaf for leaf in self._leaves]
                 args, kwargs = tree_unflatten(leaves, self._structure)
-                self._made = self._record(args, kwargs)
+                with self._modes.again():
+                    made, contents = self._record(args, kwargs)
+                if contents != self.expected:
+                    raise BackwardError(
+                        f"{self._name} was found in a cache, without a recording. One is needed now, for a backward of "
+                        "an unusual kind or to show the program, but a module, a variable or a mode that it reads has "
+                        "changed since the call.\nDo this before the change, or compile with cache=False."
+                    )
+                self._made = made
             return self._made
+
+
+class _Modes:
+    """The modes of torch in which a call is made: a backward is run in others."""
+
+    def __init__(self) -> None:
+        self._is_inference, self._has_grad = torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+        self._autocast = torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu")
+
+    @contextmanager
+    def again(self) -> Iterator[None]:
+        is_on, dtype = self._autocast
+        autocast = torch.autocast("cpu", dtype, is_on, torch.is_autocast_cache_enabled())
+        with torch.inference_mode(self._is_inference), torch.set_grad_enabled(self._has_grad), autocast:
+            yield

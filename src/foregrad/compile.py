@@ -24,6 +24,7 @@ from foregrad.keep.places import Places
 from foregrad.keep.warm import CAPTURED, Origin, claimed_halves, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
+from foregrad.keys.program_key import contents_digest
 from foregrad.keys.sources import Sources, sources_of
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
@@ -111,13 +112,14 @@ class Compiled:
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._new_capture(args, kwargs, self.way, found)
-            self._add(self._keep(made, sources))
+            self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
                 f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
             )
+        self._keep(made, sources)
         return result
 
     def _add(self, made: Capture) -> None:
@@ -146,11 +148,16 @@ class Compiled:
     def _find(self, sources: Sources | None, args: Any, kwargs: Any) -> Capture | Origin:
         if sources is None:
             return Origin(CAPTURED)
-        again = Again(args, kwargs, lambda a, k: self._new_capture(a, k, self.way).stage)
-        found = find_call(self.way.cache, sources, self._places(), again)
+        if not sources.is_sure:
+            return Origin(
+                CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure)
+            )
+        again = Again(self.name, args, kwargs, self._recorded)
+        found = find_call(self.way.cache, sources.key.digest, self._places(), again)
         if isinstance(found, Origin):
             return found
         about = found.about
+        again.expected = about["contents"]
         capture = Capture(
             reason=about["reason"],
             call=found.call,
@@ -190,15 +197,21 @@ class Compiled:
         )
         return made
 
-    def _keep(self, made: Capture, sources: Sources | None) -> Capture:
-        """Leave a capture to later processes."""
+    def _recorded(self, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
+        made = self._new_capture(args, kwargs, self.way)
+        assert made.program_key is not None
+        return made.stage, contents_digest(made.program_key)
+
+    def _keep(self, made: Capture, sources: Sources | None) -> None:
+        """Leave a capture, which has run, to later processes."""
         if sources is None or made.program_key is None:
-            return made
+            return
         about = {
             "name": self.name,
             "reason": made.reason,
             "origin": {"how": made.origin.how, "reasons": list(made.origin.reasons)},
             "program": str(made),
+            "contents": contents_digest(made.program_key),
             "description": [[name, text] for name, text in made.description.items()],
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
@@ -207,7 +220,9 @@ class Compiled:
             self.way.cache, sources, self._places(), made.call, made.program_key, about
         )
         reasons = (*made.origin.reasons, *([why] if why else []))
-        return replace(made, sources=sources, program_key=None, origin=replace(made.origin, reasons=reasons))
+        told = replace(made, sources=sources, origin=replace(made.origin, reasons=reasons))
+        with self._lock:
+            self.captures = tuple(told if one is made else one for one in self.captures)
 
     def _why_not_kept(self) -> str | None:
         return None

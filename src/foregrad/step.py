@@ -17,10 +17,12 @@ from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
 from foregrad.errors import CaptureError
-from foregrad.keep.warm import cache_for
+from foregrad.keep.warm import Origin, cache_for
+from foregrad.keys.sources import Sources
 from foregrad.record.scaler import CreatesState
 from foregrad.runtime.halves import Pass, Way
 from foregrad.store.cache import Cache
+from foregrad.substrate import tell_it_steps
 
 #: After as many captures a step probably depends on a number that changes at each call.
 _MANY_CAPTURES = 8
@@ -100,6 +102,14 @@ class Step(Compiled):
 
     def _why_not_kept(self) -> str | None:
         return "it is not kept, since it does something in Python when it is captured" if self._does_more else None
+
+    def _find(self, sources: Sources | None, args: Any, kwargs: Any) -> Capture | Origin:
+        found = super()._find(sources, args, kwargs)
+        if isinstance(found, Capture):
+            for one in self.state:
+                if isinstance(one, torch.optim.Optimizer):
+                    tell_it_steps(one)
+        return found
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         try:

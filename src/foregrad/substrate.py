@@ -99,6 +99,7 @@ __all__ = [
     "saved_by",
     "set_version",
     "set_versions",
+    "tell_it_steps",
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_leaves",
@@ -185,6 +186,11 @@ def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -
 def has_hooks(tensor: torch.Tensor) -> bool:
     """Whether the engine calls someone before or after it adds to the .grad of a leaf."""
     return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
+
+
+def tell_it_steps(optimizer: torch.optim.Optimizer) -> None:
+    """Let schedulers know that an optimizer makes its steps, though nobody calls them: they warn if it makes none."""
+    optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

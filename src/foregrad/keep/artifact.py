@@ -13,13 +13,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foregrad.entries.container import unpack, write
+from foregrad.entries.container import Entry, unpack, write
 from foregrad.entries.trust import Signer, Trust
 from foregrad.errors import StaleArtifact
 from foregrad.keep.calls import for_artifact, keep_calls, restore_calls
 from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
+from foregrad.keep.restore import as_described
 from foregrad.keep.state import keep_state, mismatches, stand_ins, tensors_from_bytes, tensors_to_bytes
 from foregrad.words.progress import Timings
 
@@ -89,6 +90,11 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
     A file holds compiled code: load what you trust. With `trust` it must be signed by a key that you name.
     """
     entry = unpack(Path(path), trust=trust)
+    with as_described(f"what {path} holds"):
+        return _load(path, entry, state)
+
+
+def _load(path: str | Path, entry: Entry, state: Any) -> Loaded:
     about = entry.about
     different = missing(about["needs"])
     is_bare = state is None

@@ -7,9 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foregrad.errors import CorruptArtifact
 from foregrad.keep.code_files import Bytes, code_file, write_once
 from foregrad.keep.places import Places
-from foregrad.keep.restore import Restorer
+from foregrad.keep.restore import Restorer, as_described
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.same import SameState
 from foregrad.words.generated import Generated, generated_of
@@ -51,8 +52,12 @@ def restore_calls(
             write_once(path.with_suffix(suffix), read(other))
         return path
 
-    restorer = Restorer(json.loads(bytes(read(OBJECTS))), read, places, unpack, record)
-    return [restorer(root) for root in roots]
+    with as_described("a call"):
+        restorer = Restorer(json.loads(bytes(read(OBJECTS))), read, places, unpack, record)
+        found = [restorer(root) for root in roots]
+        if not all(one is None or callable(one) for one in found):
+            raise CorruptArtifact("a call of the file is no function")
+        return found
 
 
 def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from types import BuiltinFunctionType, MethodType, ModuleType
+from types import BuiltinFunctionType, CellType, MethodType, ModuleType
 from typing import Any
 
 import torch
@@ -43,8 +43,8 @@ class Describer:
         self._alive: list[Any] = []
 
     def __call__(self, value: Any) -> Any:
-        """A value as JSON."""
-        return to_json(value, self._object)
+        """A value as JSON. What is kept at a place is read there, whatever it is."""
+        return self._object(value) if self.places.of(value) is not None else to_json(value, self._object)
 
     def _object(self, value: Any) -> Any:
         if id(value) not in self._at:
@@ -154,5 +154,7 @@ class Describer:
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, CellType):
+        return f"a variable around the function (now {str(value.cell_contents)[:40]}; make it an argument or a default)"
     named = getattr(value, "__qualname__", None)
     return f"`{named}`" if isinstance(named, str) else f"a {type(value).__name__} object"

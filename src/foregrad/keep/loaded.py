@@ -39,7 +39,9 @@ class Loaded:
         self.state = state
         self._calls = tuple(calls)
         self.captures = tuple(
-            LoadedCapture(c["reason"], c["program"], c["signature"], Timings([Part(*p) for p in c["timings"]]))
+            LoadedCapture(
+                str(c["reason"]), str(c["program"]), c["signature"], Timings([Part(*p) for p in c["timings"]])
+            )
             for c in about["captures"]
         )
 

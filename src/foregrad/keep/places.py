@@ -3,6 +3,7 @@
 {"is": "module", "of": 0, "path": "blocks.3.norm"}       a module of the first state
 {"is": "state", "of": 1}                                 the second state itself, such as an optimizer
 {"is": "cell", "name": "model"}                          a variable of the function's closure
+{"is": "bound"}                                          the attributes of the object that the function is a method of
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ class Places:
                 self._known[id(one)] = {"is": "state", "of": number}
         for name, cell in self._cells().items():
             self._known.setdefault(id(cell), {"is": "cell", "name": name})
-        if self._globals() is not None:
-            self._known.setdefault(id(self._globals()), {"is": "globals"})
+        for kind, variables in (("globals", self._globals()), ("bound", self._bound())):
+            if variables is not None:
+                self._known.setdefault(id(variables), {"is": kind})
 
     def of(self, value: Any) -> dict[str, Any] | None:
         """Where an object is kept; None if it is not kept in any of these."""
@@ -49,6 +51,8 @@ class Places:
             return self._found(self._cells().get(place["name"]), f"the variable {place['name']}")
         if kind == "globals":
             return self._found(self._globals(), "the function")
+        if kind == "bound":
+            return self._found(self._bound(), "the object that the function is a method of")
         if place["of"] >= len(self._state):
             raise StaleArtifact(f"{len(self._state)} states are given, and the file was made for more")
         one = self._state[place["of"]]
@@ -76,6 +80,10 @@ class Places:
         function = self._code_owner()
         return None if function is None else function.__globals__
 
+    def _bound(self) -> dict[str, Any] | None:
+        owner = getattr(inspect.unwrap(self._function), "__self__", None) if self._function is not None else None
+        return getattr(owner, "__dict__", None)
+
     def _code_owner(self) -> Any:
         function: Any = self._function
         if function is None:
@@ -85,4 +93,4 @@ class Places:
         return function if hasattr(function, "__code__") else None
 
 
-PLACES = ("attributes", "cell", "globals", "state", "module")
+PLACES = ("attributes", "bound", "cell", "globals", "state", "module")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.errors import CorruptArtifact
+from foregrad.errors import CorruptArtifact, ForegradError
 from foregrad.keep.graphs import graph_from_json
 from foregrad.keep.kinds import class_of
 from foregrad.keep.known import find
@@ -21,6 +22,19 @@ from foregrad.words.spec import Spec
 
 if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage
+
+
+@contextmanager
+def as_described(what: str) -> Iterator[None]:
+    """What fails here, fails for what the file says: that is an error of the file's, and a disk's is the disk's."""
+    try:
+        yield
+    except (ForegradError, OSError):
+        raise
+    except Exception as error:
+        raise CorruptArtifact(
+            f"{what} cannot be made from its description: {error!r}\nMake the file again: save what it was saved from."
+        ) from error
 
 
 class Restorer:
@@ -42,10 +56,8 @@ class Restorer:
         self._objects: list[Any] = []
         self._modules: dict[str, Any] = {}
         for description in table:
-            try:
+            with as_described("an object"):
                 self._objects.append(self._make(description))
-            except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-                raise CorruptArtifact(f"an object cannot be made from its description: {error!r}") from error
 
     def __call__(self, data: Any) -> Any:
         """The value of a description."""
@@ -108,7 +120,10 @@ class Restorer:
 
     def _tensor(self, data: Any) -> Any:
         spec: Spec = self(data["spec"])
-        flat = torch.frombuffer(bytearray(self._read(data["data"])), dtype=torch.uint8)
+        read = self._read(data["data"])
+        flat = torch.frombuffer(bytearray(read), dtype=torch.uint8) if len(read) else torch.empty(0, dtype=torch.uint8)
+        if (data["offset"] + spec.extent) * spec.dtype.itemsize > len(read) or min((0, *spec.stride, data["offset"])):
+            raise CorruptArtifact(f"a tensor {spec} does not lie within its {len(read)} bytes")
         whole = torch.empty(0, dtype=spec.dtype)
         return whole.set_(flat.untyped_storage(), data["offset"], spec.shape, spec.stride)
 

@@ -208,6 +208,12 @@ def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
     """Tensors as the bytes of a safetensors file."""
     from safetensors.torch import save
 
+    for name, t in tensors.items():
+        is_written_once = all(stride or size < 2 for size, stride in zip(t.shape, t.stride(), strict=True))
+        if t.dtype is torch.complex128 or not is_written_once:
+            raise CannotKeep(
+                f"a file cannot hold {name}, which is {Spec.of(t)}\nSave with weights=False, and load with `state`."
+            )
     return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
 
 

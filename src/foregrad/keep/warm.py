@@ -17,6 +17,8 @@ from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
+import torch
+
 from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend, Runner
 from foregrad.backends.inductor import Inductor
@@ -25,14 +27,18 @@ from foregrad.errors import CannotKeep, ForegradError
 from foregrad.keep.calls import keep_calls, restore_calls
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
+from foregrad.keep.restore import as_described
 from foregrad.keys.ingredients import Key
 from foregrad.keys.program_key import program_key
 from foregrad.keys.sources import Sources
 from foregrad.program.program import Program
 from foregrad.runtime.halves import CompiledStage, Way
+from foregrad.runtime.locate import OWNER
 from foregrad.store.cache import Cache, default_cache, named_place
 from foregrad.store.layer import Hit, Miss
+from foregrad.words.generated import generated_of
 from foregrad.words.progress import Part, Timings, log, part
+from foregrad.words.spec import Spec
 
 
 @dataclass(frozen=True)
@@ -99,23 +105,19 @@ class FoundCall:
         return Timings([Part(*p) for p in self.about["timings"]])
 
 
-def find_call(
-    store: Cache, sources: Sources, places: Places, record: Callable[[], CompiledStage]
-) -> FoundCall | Origin:
-    """The call of these sources, or why it must be captured."""
-    if not sources.is_sure:
-        return Origin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
-    key = sources.key.digest
+def find_call(store: Cache, key: str, places: Places, record: Callable[[], CompiledStage]) -> FoundCall | Origin:
+    """The call with the key of its sources, or why it must be captured."""
     found = store.get(key)
     if isinstance(found, Miss):
         return Origin(CAPTURED, reasons=(f"{NO_ENTRY}: {found.reason}",), key=key)
     try:
         with part("load"):
             entry = unpack(found.data)
-            (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
-    except ForegradError as error:
+            with as_described("a call"):
+                (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
+                return FoundCall(call, entry, Origin(FOUND, found.source, key=key))
+    except (ForegradError, OSError) as error:
         return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
-    return FoundCall(call, entry, Origin(FOUND, found.source, key=key))
 
 
 def keep_call(
@@ -126,14 +128,28 @@ def keep_call(
         return None
     try:
         with part("keep"):
+            _check_finds_all(call, places)
             kept = keep_calls([call], places, needs_code=True)
             header = {**_common("call", sources.key), **about, "call": kept.roots[0]}
             blobs = {**kept.blobs, _PROGRAM_KEY: json.dumps(program.as_json()).encode()}
             store.put(sources.key.digest, pack(header, blobs))
-    except CannotKeep as error:
+    except (CannotKeep, OSError) as error:
         log.info("a call is not kept: %s", error)
         return f"it cannot be kept: {error}"
     return None
+
+
+def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
+    """Refuse a call that holds something which may change: a later process has another one, with other contents."""
+    found = generated_of(call)
+    assert found is not None
+    for name, value in found.namespace.items():
+        if (isinstance(value, torch.Tensor) or name.startswith(OWNER)) and places.of(value) is None:
+            what = f"a tensor {Spec.of(value)}" if isinstance(value, torch.Tensor) else "something"
+            raise CannotKeep(
+                f"it reads {what} that is kept in none of the function's own variables, its modules and its declared "
+                "state, so that no other process could find it"
+            )
 
 
 @dataclass(frozen=True)
@@ -144,37 +160,39 @@ class Halves:
     backward: Runner | None
     key: Key | None
     origin: Origin
-    keep: Callable[[CompiledStage], None]
+    keep: Callable[[CompiledStage], None] = lambda stage: None
 
 
 @contextmanager
 def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
-        yield Halves(None, None, None, before, lambda _: None)
+        yield Halves(None, None, None, before)
         return
     with part("look for a program"):
         key = program_key(program, way)
+    ours = Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest) as claim:
             if claim.found is None:
-                yield Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
+                yield ours
                 return
             found = _restored(claim.found)
             if found is not None:
                 origin = Origin(TRACED, claim.found.source, before.reasons, before.key)
-                yield Halves(*found, key, origin, lambda _: None)
+                yield Halves(*found, key, origin)
                 return
             store.delete(key.digest)
-    yield Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
+    yield ours
 
 
 def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
     try:
         with part("load"):
             entry = unpack(hit.data)
-            forward, backward = restore_calls(entry.about["halves"], entry.blob, Places((), None))
-    except ForegradError as error:
+            with as_described("a program"):
+                forward, backward = restore_calls(entry.about["halves"], entry.blob, Places((), None))
+    except (ForegradError, OSError) as error:
         log.info("the entry in %s cannot be used: %s", hit.source, error)
         return None
     return forward, backward
@@ -188,7 +206,7 @@ def _keep_halves(store: Cache, key: Key, program: Program, stage: CompiledStage)
             kept = keep_calls(runners, Places((), None), needs_code=True)
             about = {**_common("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
             store.put(key.digest, pack(about, kept.blobs))
-    except CannotKeep as error:
+    except (CannotKeep, OSError) as error:
         log.info("a program is not kept: %s", error)
 
 

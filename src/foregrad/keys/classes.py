@@ -47,6 +47,9 @@ _SELDOM: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(words("_load_from_state_dict set_extra_state"), ("load_state_dict",)),
 }
 
+#: Methods that functions of Python call on what they are given, and the names of those functions.
+_BY_LIBRARIES = {"close": ("closing",), "aclose": ("aclosing",), "write": ("print",), "flush": ("print",)}
+
 #: Parts of a class that say nothing of what its objects do.
 _SKIPPED = words(
     "__doc__ __module__ __dict__ __weakref__ __qualname__ __annotations__ __firstlineno__ __static_attributes__ "
@@ -100,7 +103,7 @@ def _member(walk: Walk, name: str, cls: type, key: str) -> str:
         return walk.show(value, f"{name}.{key}")
     if library_of_function(function) is not None:
         return walk.show(value, f"{name}.{key}")
-    for asked in (key, *_SELDOM.get(key, ())):
+    for asked in (key, *_SELDOM.get(key, ()), *_BY_LIBRARIES.get(key, ())):
         walk.dormant.append((asked, functools.partial(walk.show, value, f"{name}.{key}")))
     return f"{type(value).__name__} {facts_of(function.__code__).digest}"
 

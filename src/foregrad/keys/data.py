@@ -171,8 +171,10 @@ def _has_hidden_state(cls: type) -> bool:
 
 def _is_larger(cls: type) -> bool:
     base = next(b for b in cls.__mro__ if b in _BASES)
-    if cls.__itemsize__ or base is BaseException:
+    if base is BaseException:
         return False
+    if cls.__itemsize__:  # as many of something as there are: those of a built-in base are shown
+        return bool(cls.__itemsize__ != base.__itemsize__)
     seen = sum(len(slots_of(c)) for c in cls.__mro__ if c not in _BASES)
     seen += (cls.__dictoffset__ > 0) - (base.__dictoffset__ > 0)
     seen += (cls.__weakrefoffset__ > 0) - (base.__weakrefoffset__ > 0)

@@ -39,6 +39,14 @@ def program_key(program: Program, way: Way, **options: Any) -> Key:
     return Key((*environment_of(way, **options).key.ingredients, *finish(walk).key.ingredients))
 
 
+def contents_digest(key: Key) -> str:
+    """What tells a program from others, without the surroundings that it is compiled in."""
+    return Key(tuple(one for one in key.ingredients if one.name in _CONTENTS)).digest
+
+
+_CONTENTS = ("program", "signature", "calling")
+
+
 class _Writer:
     """Writes a program without the names that its author gave to things."""
 

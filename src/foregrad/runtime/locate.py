@@ -12,6 +12,9 @@ import torch
 
 from foregrad.runtime.source import Source
 
+#: How names of what holds tensors and variables begin, in generated functions.
+OWNER = "owner"
+
 
 @dataclass(frozen=True)
 class Location:
@@ -28,7 +31,7 @@ class Location:
     twins: tuple[Location, ...] = ()
 
     def emit(self, source: Source, *, missing_ok: bool = False) -> str:
-        owner = source.name("owner", self.owner)
+        owner = source.name(OWNER, self.owner)
         if isinstance(self.owner, CellType):
             return f"{owner}.cell_contents"
         table = f"{owner}.{self.table}" if self.table is not None else owner
@@ -45,7 +48,7 @@ class Variable:
     value: Any
 
     def emit(self, source: Source) -> str:
-        owner = source.name("owner", self.owner)
+        owner = source.name(OWNER, self.owner)
         return f"{owner}.cell_contents" if self.key is None else f"{owner}.get({self.key!r})"
 
     def assign(self, value: Any) -> None:

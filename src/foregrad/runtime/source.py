@@ -46,7 +46,7 @@ class Source:
 
     def constant(self, value: Any) -> str:
         """A plain value as text, or as a name where its text would not give it back."""
-        if isinstance(value, (bool, int, str, type(None))) or (isinstance(value, float) and value - value == 0.0):
+        if type(value) in (bool, int, str, type(None)) or (type(value) is float and value - value == 0.0):
             return repr(value)
         return self.name("k", value)
 

@@ -1,0 +1,167 @@
+"""Calls that were found without tracing: they read the tensors of their own process, and record only what they ran."""
+
+import enum
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import foregrad as fg
+from foregrad.keep.warm import FOUND
+
+
+class Pair(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.ones(3)), 2.0
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return (x * self.weight * self.scale).sin(), (x * self.weight).cos()
+
+
+def found(target, cache: fg.Cache, *args):
+    """The target, after a call that another one has left to it."""
+    fg.compile(target, backend="eager", cache=cache)(*args)
+    return fg.compile(target, backend="eager", cache=cache)
+
+
+def origins(function) -> list[str]:
+    return [made.origin.how for made in function.captures]
+
+
+@pytest.fixture
+def cache(tmp_path) -> fg.Cache:
+    return fg.Cache(tmp_path / "cache")
+
+
+def test_a_backward_from_some_results_is_recorded_with_the_modes_of_the_call(cache: fg.Cache):
+    model, x = Pair(), torch.arange(3.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        compiled = found(model, cache, x)
+        results, expected = compiled(x), model(x)
+    assert origins(compiled) == [FOUND]
+    got, wanted = (torch.autograd.grad(r[1].sum(), model.weight)[0] for r in (results, expected))
+    assert torch.equal(got, wanted)
+
+
+def test_a_recording_after_a_change_is_refused(cache: fg.Cache):
+    model, x = Pair(), torch.arange(3.0)
+    compiled = found(model, cache, x)
+    result, _ = compiled(x)
+    model.scale = 3.0
+    with pytest.raises(fg.BackwardError, match="has changed since the call"):
+        torch.autograd.grad(result.sum(), model.weight)
+    assert torch.equal(compiled(x)[0], model(x)[0])
+    assert "scale=2.0, is training=True, scale=3.0" in compiled.captures[1].reason
+
+
+class Holder:
+    def __init__(self) -> None:
+        self.tensor, self.factor = torch.ones(3), 2.0
+
+    def method(self, x: Tensor) -> Tensor:
+        return x * self.tensor * self.factor
+
+
+class Plain(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.holder, self.tensor = Holder(), torch.ones(3)
+        self.inner = nn.Module()
+        self.inner.tensor = torch.ones(3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.holder.tensor * self.tensor * self.inner.tensor
+
+
+TENSOR = torch.ones(3)
+HOLDER, BARE = Holder(), Plain()
+
+
+def of_a_global(x: Tensor) -> Tensor:
+    return x * TENSOR
+
+
+def of_an_object(x: Tensor) -> Tensor:
+    return x * HOLDER.tensor
+
+
+def of_a_module_that_is_no_state(x: Tensor) -> Tensor:
+    return BARE(x)
+
+
+def of_a_default(x: Tensor, y: Tensor = TENSOR) -> Tensor:
+    return x * y
+
+
+TARGETS = [of_a_global, of_an_object, of_a_module_that_is_no_state, of_a_default, HOLDER.method, BARE]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda one: getattr(one, "__name__", type(one).__name__))
+def test_tensors_that_are_no_arguments_are_read_where_they_are(target, cache: fg.Cache):
+    x = torch.arange(3.0)
+    compiled = found(target, cache, x)
+    for tensor in (TENSOR, HOLDER.tensor, BARE.tensor, BARE.holder.tensor, BARE.inner.tensor):
+        tensor.add_(1)
+        assert torch.equal(compiled(x), target(x))
+    HOLDER.factor += 1.0
+    assert torch.equal(compiled(x), target(x))
+
+
+class Mode(enum.IntEnum):
+    DOUBLE = 2
+
+
+NUMBER, MODE = np.float64(2.0), Mode.DOUBLE
+
+
+def test_numbers_of_other_classes_than_pythons(cache: fg.Cache):
+    def function(x: Tensor) -> Tensor:
+        return x * NUMBER if MODE is Mode.DOUBLE else x
+
+    x = torch.arange(3.0)
+    assert torch.equal(found(function, cache, x)(x), x * 2)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_an_argument_without_strides_is_refused_as_without_a_cache(layout: torch.layout, cache: fg.Cache):
+    with pytest.raises(fg.CaptureError, match="has the layout"):
+        fg.compile(torch.neg, backend="eager", cache=cache)(torch.eye(2).to_sparse(layout=layout))
+
+
+def counting():
+    count = 0
+
+    def function(x: Tensor) -> Tensor:
+        nonlocal count
+        count += 1
+        return x * count
+
+    return function
+
+
+def test_a_call_that_is_refused_is_not_left_to_later_processes(cache: fg.Cache):
+    for _ in range(2):
+        with pytest.raises(fg.CaptureError, match="that it also reads"):
+            fg.compile(counting(), backend="eager", cache=cache)(torch.ones(2))
+
+
+def test_a_scheduler_knows_of_the_steps_of_a_call_that_was_found(cache: fg.Cache):
+    for _ in range(2):
+        weight = nn.Parameter(torch.ones(2))
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+        @fg.step(weight, optimizer, backend="eager", cache=cache)
+        def train(weight=weight, optimizer=optimizer) -> Tensor:
+            optimizer.zero_grad()
+            loss = weight.square().sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        train()
+        schedule.step()  # a warning of its is an error here
+    assert origins(train) == [FOUND]
