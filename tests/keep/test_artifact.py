@@ -283,7 +283,7 @@ def test_what_no_file_can_hold_is_named(tmp_path: Path):
     scale = torch.ones(3)
     compiled = fg.compile(lambda x: x * scale, backend="eager")
     compiled(torch.randn(3))
-    with pytest.raises(fg.CannotKeep, match="cell"):
+    with pytest.raises(fg.CannotKeep, match="a variable around the function"):
         compiled.save(tmp_path / "f.fg")
     with pytest.raises(fg.CannotKeep, match="captured no program yet"):
         fg.compile(lambda x: x).save(tmp_path / "f.fg")
