@@ -190,7 +190,8 @@ def has_hooks(tensor: torch.Tensor) -> bool:
 
 def tell_it_steps(optimizer: torch.optim.Optimizer) -> None:
     """Let schedulers know that an optimizer makes its steps, though nobody calls them: they warn if it makes none."""
-    optimizer._opt_called = True  # type: ignore[attr-defined]
+    if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        optimizer._opt_called = True  # type: ignore[attr-defined]
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
