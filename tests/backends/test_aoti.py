@@ -202,3 +202,13 @@ def test_answers_that_are_all_no_are_not_kept(tmp_path, monkeypatch):
     assert made.probe("default", lambda: True)
     made.save()
     assert list(json.loads(made.file.read_text())["answers"].values()) == [False, True]
+
+
+def test_a_library_may_return_an_input_after_its_own_values():
+    def f(x, y):
+        return x * 2 + y
+
+    x, y = torch.randn(3, requires_grad=True), torch.randn(3, requires_grad=True)
+    fg.compile(f, backend="aoti", progress=False)(x, y).backward(torch.ones(3))
+    assert torch.equal(x.grad, torch.full((3,), 2.0))
+    assert torch.equal(y.grad, torch.ones(3))

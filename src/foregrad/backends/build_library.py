@@ -42,11 +42,13 @@ def library(lowered: Lowered, **kind: Any) -> Library:
 
 
 def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:
-    """Let a graph return each of its own values once; where its results then are: among these, or the inputs after."""
+    """Let a graph return each of its own values once; where its results then are: among these, or, counted from the
+    end, among the inputs."""
     output = graph.output_node()
     results: Any = output.args[0]
     inputs = [n for n in graph.nodes if n.op == "placeholder"]
     own = [n for n in dict.fromkeys(results) if isinstance(n, fx.Node) and n.op != "placeholder"]
     output.args = (tuple(own),)
-    positions = {node: place for place, node in enumerate([*own, *inputs])}
+    positions = {node: place for place, node in enumerate(own)}
+    positions |= {node: place - len(inputs) for place, node in enumerate(inputs)}
     return tuple(None if r is None else positions[r] for r in results)
