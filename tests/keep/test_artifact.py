@@ -4,6 +4,7 @@ import copy
 import subprocess
 import sys
 import textwrap
+import warnings
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,25 @@ def test_a_fresh_optimizer_gets_its_state_as_in_eager(tmp_path: Path):
     loaded = fg.load(tmp_path / "step.fg", state=(twin, other))
     eager, _ = training(reference)
     assert [a.item() for a in run(loaded)] == [e.item() for e in run(eager)]
+
+
+def scheduled():
+    model = net()
+    train, optimizer = training(model)
+    return model, train, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+def test_a_scheduler_beside_a_loaded_step_knows_that_it_steps(tmp_path: Path):
+    model, train, optimizer, _ = scheduled()
+    step = fg.step(model, optimizer, backend="eager")(train)
+    run(step)
+    step.save(tmp_path / "step.fg")
+    model, _, optimizer, scheduler = scheduled()
+    loaded = fg.load(tmp_path / "step.fg", state=(model, optimizer))
+    run(loaded)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        scheduler.step()
 
 
 def test_learning_rates_are_read_at_each_call(tmp_path: Path):

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from torch.optim import Optimizer
+
 from foregrad.entries.container import Entry, unpack, write
 from foregrad.entries.trust import Signer, Trust
 from foregrad.errors import StaleArtifact
@@ -22,6 +24,7 @@ from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
 from foregrad.keep.state import keep_state, mismatches, stand_ins, tensors_from_bytes, tensors_to_bytes
+from foregrad.substrate import tell_it_steps
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
@@ -110,6 +113,9 @@ def _load(path: str | Path, entry: Entry, state: Any) -> Loaded:
             f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
         )
     calls = restore_calls([capture["call"] for capture in about["captures"]], entry.blob, Places(state, None))
+    for one in state:
+        if isinstance(one, Optimizer):
+            tell_it_steps(one)
     return Loaded(about, [for_artifact(call, is_bare=is_bare) for call in calls], state)
 
 
