@@ -109,7 +109,12 @@ def python_parts_of_op(name: str) -> dict[str, Any] | None:
 
 def replaced_kernels() -> list[str]:
     """Kernels of torch's own ops that Python has registered, as no part of torch does: `aten/relu/CPU`."""
-    return sorted(key for key in torch.library._impls if key.startswith("aten/") and not key.endswith(_OF_TORCH))
+    rules = getattr(
+        sys.modules.get("torch._functorch.predispatch"), "VMAP_DECOMPOSITIONS_LIB", None
+    )  # from its first use on
+    own = getattr(rules, "_op_impls", set())
+    found = [key for key in torch.library._impls if key.startswith("aten/") and key not in own]
+    return sorted(key for key in found if not key.endswith(_OF_TORCH))
 
 
 _OF_TORCH = ("/Meta", "/CUDA", "/MPS")

@@ -205,3 +205,8 @@ def test_a_key_keeps_nothing_alive():
     one = gone()
     gc.collect()
     assert one() is None
+
+
+def test_what_torch_registers_when_vmap_is_first_used_is_no_doubt():
+    torch.func.vmap(torch.sin)(torch.ones(3))
+    assert sources_of(scaled, (torch.ones(2),), {}).unsure == ()
