@@ -109,10 +109,9 @@ def python_parts_of_op(name: str) -> dict[str, Any] | None:
 
 def replaced_kernels() -> list[str]:
     """Kernels of torch's own ops that Python has registered, as no part of torch does: `aten/relu/CPU`."""
-    rules = getattr(
-        sys.modules.get("torch._functorch.predispatch"), "VMAP_DECOMPOSITIONS_LIB", None
-    )  # from its first use on
-    own = getattr(rules, "_op_impls", set())
+    vmap = sys.modules.get("torch._functorch.predispatch")  # registers rules of its own when it is first used
+    rules = getattr(vmap, "VMAP_DECOMPOSITIONS_LIB", None)
+    own: set[str] = getattr(rules, "_op_impls", set())
     found = [key for key in torch.library._impls if key.startswith("aten/") and key not in own]
     return sorted(key for key in found if not key.endswith(_OF_TORCH))
 

@@ -342,3 +342,30 @@ def test_a_damaged_file_is_refused(tmp_path: Path):
     (tmp_path / "step.fg").write_bytes(data)
     with pytest.raises(fg.CorruptArtifact):
         fg.load(tmp_path / "step.fg")
+
+
+def test_an_op_that_is_not_registered_is_named(tmp_path: Path):
+    script = textwrap.dedent(
+        """
+        import sys, torch, foregrad as fg
+        if sys.argv[2] == "save":
+            @torch.library.custom_op("artifacts::twice", mutates_args=())
+            def twice(x: torch.Tensor) -> torch.Tensor:
+                return x * 2
+            twice.register_fake(torch.empty_like)
+            compiled = fg.compile(lambda x: twice(x).sin(), backend="eager")
+            compiled(torch.ones(3))
+            compiled.save(sys.argv[1])
+        else:
+            try:
+                fg.load(sys.argv[1])
+            except fg.StaleArtifact as error:
+                assert "there is no op artifacts::twice" in str(error), error
+            else:
+                raise AssertionError
+        """
+    )
+    for what in ("save", "load"):
+        command = [sys.executable, "-c", script, str(tmp_path / "f.fg"), what]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.errors import CorruptArtifact, ForegradError
+from foregrad.errors import CorruptArtifact, ForegradError, StaleArtifact
 from foregrad.keep.graphs import graph_from_json
 from foregrad.keep.kinds import class_of
 from foregrad.keep.known import find
@@ -93,7 +93,10 @@ class Restorer:
     def _op(self, data: Any) -> Any:
         namespace, _, rest = data["name"].partition("::")
         name, _, overload = rest.partition(".")
-        return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+        try:
+            return getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+        except AttributeError:
+            raise StaleArtifact(f"there is no op {data['name']} here: import what defines it first") from None
 
     def _library(self, data: Any) -> Any:
         from foregrad.backends.library import Library
