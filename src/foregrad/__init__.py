@@ -17,7 +17,6 @@ from foregrad.errors import (
     StaleArtifact,
     UntrustedArtifact,
 )
-from foregrad.substrate_start import spare_the_compiler as _spare_the_compiler
 
 if _TYPE_CHECKING:
     from foregrad import graph as graph
@@ -69,11 +68,29 @@ class _Package(_ModuleType):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _start() -> None:
+    """Let training start sooner, where torch is used: the command line looks at files and caches without it."""
+    if "torch" in _sys.modules:
+        _import_module("foregrad.substrate_start").spare_the_compiler()
+
+
 def _public(name: str, home: str) -> property:
-    return property(lambda _: getattr(_import_module(f"foregrad.{home}"), name), lambda _, module: None)
+    """A name that is looked up when it is used. What is put in its place is, unless it is the module of that name."""
+    own = f"_own_{name}"
+
+    def find(package: _ModuleType) -> _Any:
+        found = vars(package)[own] if own in vars(package) else getattr(_import_module(f"foregrad.{home}"), name)
+        _start()
+        return found
+
+    def put(package: _ModuleType, value: _Any) -> None:
+        if not isinstance(value, _ModuleType):
+            vars(package)[own] = value
+
+    return property(find, put)
 
 
-_spare_the_compiler()
+_start()
 for _name, _home in _HOMES.items():
     setattr(_Package, _name, _public(_name, _home))
 _sys.modules[__name__].__class__ = _Package

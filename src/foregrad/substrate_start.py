@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch.optim import Optimizer
@@ -18,6 +19,7 @@ from torch.optim import Optimizer
 _VARIANT = "__dynamo_disable"
 
 
+@cache
 def spare_the_compiler() -> None:
     """Let optimizers be built, cleared and loaded without an import of `torch._dynamo`."""
     for name in ("add_param_group", "zero_grad", "load_state_dict", "state_dict"):
