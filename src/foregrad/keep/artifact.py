@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from foregrad.entries.container import Entry, unpack, write
 from foregrad.entries.trust import Signer, Trust
 from foregrad.errors import StaleArtifact
-from foregrad.keep.calls import for_artifact, keep_calls, restore_calls
+from foregrad.keep.calls import for_artifact, keep_calls, restorer_of
 from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
@@ -112,11 +112,11 @@ def _load(path: str | Path, entry: Entry, state: Any) -> Loaded:
         raise StaleArtifact(
             f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
         )
-    calls = restore_calls([capture["call"] for capture in about["captures"]], entry.blob, Places(state, None))
+    restore = restorer_of(entry.blob, Places(state, None))
     for one in state:
         if isinstance(one, Optimizer):
             tell_it_steps(one)
-    return Loaded(about, [for_artifact(call, is_bare=is_bare) for call in calls], state)
+    return Loaded(about, lambda root: for_artifact(restore(root), is_bare=is_bare), state)
 
 
 def signature_of(program: Program) -> dict[str, Any]:

@@ -38,13 +38,10 @@ def keep_calls(calls: list[Callable[..., Any]], places: Places, *, needs_code: b
     return KeptCalls(roots, {**describer.blobs, OBJECTS: json.dumps(describer.table).encode()})
 
 
-def restore_calls(
-    roots: list[Any],
-    read: Callable[[str], Bytes],
-    places: Places,
-    record: Callable[[], CompiledStage] | None = None,
-) -> list[Callable[..., Any]]:
-    """The calls of an entry; `read` gives the contents of its blobs."""
+def restorer_of(
+    read: Callable[[str], Bytes], places: Places, record: Callable[[], CompiledStage] | None = None
+) -> Callable[[Any], Any]:
+    """What makes the calls of an entry; `read` gives the contents of its blobs."""
 
     def unpack(name: str, beside: Mapping[str, str]) -> Any:
         path = code_file(name, read)
@@ -54,10 +51,15 @@ def restore_calls(
 
     with as_described("a call"):
         restorer = Restorer(json.loads(bytes(read(OBJECTS))), read, places, unpack, record)
-        found = [restorer(root) for root in roots]
-        if not all(one is None or callable(one) for one in found):
-            raise CorruptArtifact("a call of the file is no function")
-        return found
+
+    def restore(root: Any) -> Any:
+        with as_described("a call"):
+            found = restorer(root)
+            if found is not None and not callable(found):
+                raise CorruptArtifact("a call of the file is no function")
+            return found
+
+    return restore
 
 
 def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., Any]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,15 +30,24 @@ class LoadedCapture:
 
 
 class Loaded:
-    """A function that runs the programs of a file on `state`: the modules, optimizers and tensors that it works on."""
+    """A function that runs the programs of a file on `state`: the modules, optimizers and tensors that it works on.
 
-    def __init__(self, about: dict[str, Any], calls: Sequence[Callable[..., Any]], state: tuple[Any, ...]) -> None:
+    The program that was captured last is made at once, and those before it when a call is for none that was made.
+    """
+
+    def __init__(
+        self, about: dict[str, Any], restore: Callable[[Any], Callable[..., Any]], state: tuple[Any, ...]
+    ) -> None:
         self.name: str = about["name"]
         self.__name__ = self.name
         self.kind: str = about["kind"]
         self.about = about
         self.state = state
-        self._calls = tuple(calls)
+        self._restore = restore
+        self._left = [capture["call"] for capture in about["captures"]]
+        self._calls: tuple[Callable[..., Any], ...] = ()  # of the last captures, the latest first
+        self._lock = threading.Lock()
+        self._make_one_more(0)
         self.captures = tuple(
             LoadedCapture(
                 str(c["reason"]), str(c["program"]), c["signature"], Timings([Part(*p) for p in c["timings"]])
@@ -46,11 +56,21 @@ class Loaded:
         )
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        for call in self._calls:
-            result = call(args, kwargs)
+        num_tried = 0
+        while num_tried < len(self._calls) or self._make_one_more(num_tried):
+            result = self._calls[num_tried](args, kwargs)
             if result is not MISS:
                 return result
+            num_tried += 1
         raise GuardError(self._why(args, kwargs))
+
+    def _make_one_more(self, num_known: int) -> bool:
+        """Make the next program, unless another thread has; whether there is one."""
+        with self._lock:
+            if len(self._calls) == num_known and self._left:
+                self._calls = (*self._calls, self._restore(self._left[-1]))
+                self._left.pop()
+            return len(self._calls) > num_known
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """The tensors of the modules, by the names that they have there."""
@@ -62,13 +82,13 @@ class Loaded:
 
     def _why(self, args: Any, kwargs: Any) -> str:
         lines = []
-        for number, (call, capture) in enumerate(zip(self._calls, self.captures, strict=True), 1):
+        for number, (call, capture) in enumerate(zip(reversed(self._calls), self.captures, strict=True), 1):
             lines.append(f"  program {number} ({capture.reason}): {first_miss(call, args, kwargs)}")
         what = f"{self.name} was loaded from a file, whose programs were made for other calls:\n" + "\n".join(lines)
         return f"{what}\nCall it as it was called before it was saved, or save it again after such a call."
 
     def __repr__(self) -> str:
-        return f"<Loaded {self.kind} {self.name}: {len(self._calls)} programs>"
+        return f"<Loaded {self.kind} {self.name}: {len(self.captures)} programs>"
 
 
 _MISS = re.compile(r"^( *)if (.*): return MISS.*$", re.MULTILINE)

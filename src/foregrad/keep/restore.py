@@ -38,8 +38,8 @@ def as_described(what: str) -> Iterator[None]:
 
 
 class Restorer:
-    """Makes the objects of a table. `read` gives the contents of a blob, `unpack` a file with them, for the loader of
-    libraries, and other blobs beside it."""
+    """Makes the objects of a table, each when it is first asked for. `read` gives the contents of a blob, `unpack` a
+    file with them, for the loader of libraries, and other blobs beside it."""
 
     def __init__(
         self,
@@ -53,11 +53,10 @@ class Restorer:
         self._read = read
         self._unpack = unpack
         self._record = record
-        self._objects: list[Any] = []
+        self._table = table
+        self._objects: dict[int, Any] = {}
+        self._end = len(table)  # an object is made of those before it
         self._modules: dict[str, Any] = {}
-        for description in table:
-            with as_described("an object"):
-                self._objects.append(self._make(description))
 
     def __call__(self, data: Any) -> Any:
         """The value of a description."""
@@ -66,9 +65,17 @@ class Restorer:
     def _object(self, data: Any) -> Any:
         if data.get("is") == "recipe":
             return self(data["of"]).make()
-        if data.get("is") != "object" or not 0 <= data["at"] < len(self._objects):
+        place = data["at"] if data.get("is") == "object" else -1
+        if not 0 <= place < self._end:
             raise CorruptArtifact(f"a description refers to what is not before it: {str(data)[:80]}")
-        return self._objects[data["at"]]
+        if place not in self._objects:
+            end, self._end = self._end, place
+            try:
+                with as_described("an object"):
+                    self._objects[place] = self._make(self._table[place])
+            finally:
+                self._end = end
+        return self._objects[place]
 
     def _make(self, data: Any) -> Any:
         kind = data.get("is")

@@ -24,7 +24,7 @@ from foregrad.backends.backend import Backend, Runner
 from foregrad.backends.inductor import Inductor
 from foregrad.entries.container import Entry, pack, unpack
 from foregrad.errors import CannotKeep, ForegradError
-from foregrad.keep.calls import keep_calls, restore_calls
+from foregrad.keep.calls import keep_calls, restorer_of
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
@@ -114,7 +114,7 @@ def find_call(store: Cache, key: str, places: Places, record: Callable[[], Compi
         with part("load"):
             entry = unpack(found.data)
             with as_described("a call"):
-                (call,) = restore_calls([entry.about["call"]], entry.blob, places, record)
+                call = restorer_of(entry.blob, places, record)(entry.about["call"])
                 return FoundCall(call, entry, Origin(FOUND, found.source, key=key))
     except (ForegradError, OSError) as error:
         return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
@@ -191,7 +191,7 @@ def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
         with part("load"):
             entry = unpack(hit.data)
             with as_described("a program"):
-                forward, backward = restore_calls(entry.about["halves"], entry.blob, Places((), None))
+                forward, backward = map(restorer_of(entry.blob, Places((), None)), entry.about["halves"])
     except (ForegradError, OSError) as error:
         log.info("the entry in %s cannot be used: %s", hit.source, error)
         return None
