@@ -121,3 +121,19 @@ def table(title: str, *columns: str) -> Table:
     for position, column in enumerate(columns):
         result.add_column(column, justify="right" if position else "left")
     return result
+
+
+def write_below(path: Path, mark: str, said: list[str], cells: list[list[str]], notes: list[str]) -> None:
+    """Put words, a table and notes below the mark of a page; what stands above it stays."""
+    head, *rows = cells
+    lines = [
+        *said,
+        "",
+        f"| {' | '.join(head)} |",
+        f"|{'---|' + '---:|' * (len(head) - 1)}",
+        *(f"| {' | '.join(row)} |" for row in rows),
+        "",
+        *(f"- {note}" for note in notes),
+    ]
+    above = path.read_text().partition(mark)[0] if path.exists() else ""
+    path.write_text(above + mark + "\n" + "\n".join(lines) + "\n")

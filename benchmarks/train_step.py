@@ -20,7 +20,7 @@ from pathlib import Path
 
 import jax_side
 import torch
-from measure import Timing, add_options, interleave_timers, machine, seconds_of, start, table, verdict
+from measure import Timing, add_options, interleave_timers, machine, seconds_of, start, table, verdict, write_below
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
@@ -240,22 +240,14 @@ def verdicts(results: list[Measured]) -> list[str]:
 
 
 def write_page(path: Path, figures: dict, results: list[Measured]) -> None:
-    """Put the figures below the mark of a page; what stands above it stays."""
-    head, *rows = cells(results)
     versions = ", ".join(f"{name} {version}" for name, version in figures["versions"].items())
-    lines = [
+    said = [
         f"{figures['machine']}; {versions}; {figures['threads']} thread(s), {figures['clock']} time.",
         f"Milliseconds a step, median of {figures['rounds']} interleaved rounds ± quartile distance.",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|{'---|' + '---:|' * len(results)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-        *(f"- {Text.from_markup(line).plain}" for line in verdicts(results)),
-        *(f"- {r.name}: {way} fails: {why}" for r in results for way, why in r.failed.items()),
     ]
-    above = path.read_text().partition(MARK)[0] if path.exists() else ""
-    path.write_text(above + MARK + "\n" + "\n".join(lines) + "\n")
+    notes = [Text.from_markup(line).plain for line in verdicts(results)]
+    notes += [f"{r.name}: {way} fails: {why}" for r in results for way, why in r.failed.items()]
+    write_below(path, MARK, said, cells(results), notes)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import jax_side
 import torch
-from measure import Timing, machine, table, verdict
+from measure import Timing, machine, table, verdict, write_below
 from rich.console import Console
 from rich.progress import track
 from rich.text import Text
@@ -245,19 +245,8 @@ def verdicts(runs: list[Run], imports: list[float]) -> list[str]:
 
 
 def write_page(path: Path, figures: dict, runs: list[Run]) -> None:
-    """Put the figures below the mark of a page; what stands above it stays."""
-    head, *rows = cells(runs)
-    lines = [
-        f"{about(figures)}. Seconds.",
-        "",
-        f"| {' | '.join(head)} |",
-        f"|{'---|' + '---:|' * (len(head) - 1)}",
-        *(f"| {' | '.join(row)} |" for row in rows),
-        "",
-        *(f"- {Text.from_markup(line).plain}" for line in verdicts(runs, figures["import"])),
-    ]
-    above = path.read_text().partition(MARK)[0] if path.exists() else ""
-    path.write_text(above + MARK + "\n" + "\n".join(lines) + "\n")
+    notes = [Text.from_markup(line).plain for line in verdicts(runs, figures["import"])]
+    write_below(path, MARK, [f"{about(figures)}. Seconds."], cells(runs), notes)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """Describe: a generated function with everything that it calls, as JSON and blobs.
 
-Every object stands in a table after those that it is made of; `restore` makes them in that order. Compiled code is kept
-as blobs, named by their content.
+Every object stands in a table after those that it is made of, so that `restore` can make any of them. Compiled code is
+kept as blobs, named by their content.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Describer:
 
     def __init__(self, places: Places, *, needs_code: bool) -> None:
         self.places = places
-        self.needs_code = needs_code  # whether the function itself will be at hand
+        self.needs_code = needs_code  # whether it may need code of the user's, who then has it at hand
         self.table: list[Any] = []
         self.blobs: dict[str, bytes] = {}
         self._at: dict[int, int] = {}

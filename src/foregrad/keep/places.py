@@ -70,11 +70,9 @@ class Places:
 
     def _cells(self) -> dict[str, Any]:
         function = self._code_owner()
-        return (
-            {}
-            if function is None
-            else dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
-        )
+        if function is None:
+            return {}
+        return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
     def _globals(self) -> dict[str, Any] | None:
         function = self._code_owner()
