@@ -17,6 +17,7 @@ from foregrad.errors import (
     StaleArtifact,
     UntrustedArtifact,
 )
+from foregrad.words.garbage import no_garbage_collection as _no_garbage_collection
 
 if _TYPE_CHECKING:
     from foregrad import graph as graph
@@ -79,7 +80,8 @@ def _public(name: str, home: str) -> property:
     own = f"_own_{name}"
 
     def find(package: _ModuleType) -> _Any:
-        found = vars(package)[own] if own in vars(package) else getattr(_import_module(f"foregrad.{home}"), name)
+        with _no_garbage_collection():
+            found = vars(package)[own] if own in vars(package) else getattr(_import_module(f"foregrad.{home}"), name)
         _start()
         return found
 

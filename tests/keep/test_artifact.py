@@ -15,6 +15,7 @@ from torch import Tensor, nn
 import foregrad as fg
 from foregrad.backends import toolchain
 from foregrad.entries.container import read_header, unpack
+from foregrad.keep.tensors import strided, tensors_from_bytes, tensors_to_bytes
 
 BACKENDS = [
     "eager",
@@ -369,3 +370,22 @@ def test_an_op_that_is_not_registered_is_named(tmp_path: Path):
         command = [sys.executable, "-c", script, str(tmp_path / "f.fg"), what]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+
+
+def test_the_weights_of_a_file_are_safetensors_and_lie_as_torch_lays_its_own(tmp_path):
+    from safetensors.torch import load as read
+
+    model = nn.Sequential(nn.Linear(3, 5), nn.Linear(5, 700), nn.BatchNorm1d(700))
+    model.register_buffer("columns", torch.arange(600.0).view(20, 30).t())
+    kinds = (torch.bfloat16, torch.int64, torch.bool, torch.float8_e4m3fn, torch.complex64)
+    for number, dtype in enumerate(kinds):
+        model.register_buffer(f"of_kind_{number}", torch.arange(7).to(dtype))
+    data = tensors_to_bytes(model.state_dict())
+    found, ours = read(data), tensors_from_bytes(memoryview(bytearray(data)))
+    for name, value in model.state_dict().items():
+        for one in (found[name], strided(ours[name], value.stride())):
+            assert one.dtype == value.dtype
+            assert torch.equal(one.flatten().view(torch.uint8), value.flatten().view(torch.uint8))
+        assert strided(ours[name], value.stride()).stride() == value.stride()
+    start = 8 + int.from_bytes(data[:8], "little")
+    assert start % 64 == 0

@@ -62,9 +62,9 @@ def test_blobs_lie_at_multiples_of_64_and_can_be_found_in_the_file(tmp_path):
     write(path, ABOUT, BLOBS)
     entry = unpack(path)
     for name, data in BLOBS.items():
-        offset, length = entry.place(name)
-        assert offset % 64 == 0
-        assert path.read_bytes()[offset : offset + length] == data
+        blob = next(blob for blob in entry.header.blobs if blob.name == name)
+        assert blob.offset % 64 == 0
+        assert path.read_bytes()[blob.offset : blob.end] == data
 
 
 def test_a_file_holds_what_pack_returns(tmp_path):
@@ -82,15 +82,21 @@ def test_blobs_of_an_entry_in_memory_are_no_copies():
     assert view.obj is data
 
 
-def test_a_mapped_blob_may_be_written_and_the_file_stays(tmp_path):
+def test_a_blob_that_is_taken_may_be_written_and_the_file_stays(tmp_path):
     path = tmp_path / "a.fg"
     write(path, ABOUT, BLOBS)
-    mapped = unpack(path).mapped("weights")
-    mapped[0] = 99
-    assert bytes(mapped[1:]) == BLOBS["weights"][1:]
-    assert bytes(unpack(path).mapped("weights")) == BLOBS["weights"]
-    assert bytes(unpack(path).mapped("empty")) == b""
-    assert bytes(unpack(small()).mapped("weights")) == BLOBS["weights"]
+    with unpack(path).taken("weights") as taken:
+        pass
+    taken[0] = 99
+    assert bytes(taken[1:]) == BLOBS["weights"][1:]
+    assert take(unpack(path), "weights") == BLOBS["weights"]
+    assert take(unpack(path), "empty") == b""
+    assert take(unpack(small()), "weights") == BLOBS["weights"]
+
+
+def take(entry, name):
+    with entry.taken(name) as taken:
+        return bytes(taken)
 
 
 def test_an_open_entry_stays_the_same_when_another_takes_its_name(tmp_path):
@@ -100,7 +106,7 @@ def test_an_open_entry_stays_the_same_when_another_takes_its_name(tmp_path):
     write(path, {"kind": "other"}, {"weights": b"other"})
     assert bytes(entry.blob("weights")) == BLOBS["weights"]
     path.unlink()
-    assert bytes(entry.mapped("weights")) == BLOBS["weights"]
+    assert take(entry, "weights") == BLOBS["weights"]
 
 
 def test_files_that_are_no_longer_used_are_closed(tmp_path):

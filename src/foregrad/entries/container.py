@@ -9,6 +9,8 @@ import hashlib
 import os
 import secrets
 from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ __all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "unpack",
 
 Bytes = bytes | bytearray | memoryview
 
-_CHUNK = 1 << 20
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -48,21 +50,27 @@ class Entry:
         self._check(blob, hashlib.sha256(data).hexdigest())
         return data
 
-    def place(self, name: str) -> tuple[int, int]:
-        """Offset and length of a blob in the file, its bytes checked and not kept."""
+    def check(self, name: str) -> None:
+        """Read a blob piece by piece, and keep nothing of it."""
         blob = self._named(name)
         digest = hashlib.sha256()
-        for offset in range(blob.offset, blob.end, _CHUNK):
-            digest.update(self.source.read(offset, min(_CHUNK, blob.end - offset)))
+        for offset in range(blob.offset, blob.end, _PIECE):
+            digest.update(self.source.read(offset, min(_PIECE, blob.end - offset)))
         self._check(blob, digest.hexdigest())
-        return blob.offset, blob.length
 
-    def mapped(self, name: str) -> memoryview:
-        """A blob as memory of your own that may be written: pages of the file that was checked, loaded when touched.
-
-        For files that nobody changes where they stand: if one is cut short, touching such memory ends the process.
+    @contextmanager
+    def taken(self, name: str) -> Iterator[memoryview]:
+        """A blob as memory of your own, to be written after the block. Inside, its digest is still being checked, on
+        another core; the block ends with an error if it is wrong.
         """
-        return self.source.map(*self.place(name))
+        blob = self._named(name)
+        data = self.source.take(blob.offset, blob.length)
+        with ThreadPoolExecutor(1) as pool:
+            digest = pool.submit(lambda: hashlib.sha256(data).hexdigest())
+            try:
+                yield data
+            finally:
+                self._check(blob, digest.result())
 
     def _named(self, name: str) -> Blob:
         blob = next((blob for blob in self.header.blobs if blob.name == name), None)

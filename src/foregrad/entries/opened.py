@@ -35,7 +35,7 @@ class Opened(Readable, Protocol):
 
     length: int
 
-    def map(self, offset: int, length: int) -> memoryview:
+    def take(self, offset: int, length: int) -> memoryview:
         """These bytes as memory that may be written, for the reader alone."""
         ...
 
@@ -52,8 +52,10 @@ class Memory:
     def read(self, offset: int, length: int) -> memoryview:
         return self._view[offset : offset + length]
 
-    def map(self, offset: int, length: int) -> memoryview:
-        return memoryview(bytearray(self.read(offset, length)))
+    def take(self, offset: int, length: int) -> memoryview:
+        taken = _memory(length)
+        taken[:] = self.read(offset, length)
+        return taken
 
 
 class File:
@@ -70,30 +72,20 @@ class File:
             raise CorruptArtifact(f"{path} is no file but a folder, a pipe or a device; give the path of a .fg file.")
 
     def read(self, offset: int, length: int) -> memoryview:
+        return self.take(offset, length).toreadonly()
+
+    def take(self, offset: int, length: int) -> memoryview:
         buffer = _memory(max(0, min(length, self.length - offset)))
         filled = 0
         try:
             while count := os.preadv(self._descriptor, [buffer[filled:]], offset + filled):
                 filled += count
         except OSError as error:
-            raise self._unreadable(offset + filled, error) from error
-        return buffer[:filled].toreadonly()
-
-    def map(self, offset: int, length: int) -> memoryview:
-        if not length:
-            return memoryview(bytearray())
-        skipped = offset % mmap.ALLOCATIONGRANULARITY
-        try:
-            pages = mmap.mmap(self._descriptor, skipped + length, access=mmap.ACCESS_COPY, offset=offset - skipped)
-        except (OSError, ValueError) as error:  # ValueError: the file has become shorter
-            raise self._unreadable(offset, error) from error
-        return memoryview(pages)[skipped:]
-
-    def _unreadable(self, offset: int, error: Exception) -> CorruptArtifact:
-        return CorruptArtifact(
-            f"{self.where} cannot be read at byte {offset}: {error}. Nothing of it was used: build it again, or get it "
-            f"again from where it came."
-        )
+            raise CorruptArtifact(
+                f"{self.where} cannot be read at byte {offset + filled}: {error}. Nothing of it was used: build it "
+                "again, or get it again from where it came."
+            ) from error
+        return buffer[:filled]
 
 
 def _memory(length: int) -> memoryview:

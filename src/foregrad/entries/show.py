@@ -96,7 +96,7 @@ def examine(path: Path, keys: tuple[Key, ...] = ()) -> Report:
     opened = File(path)
     header = head.read(opened, None, DEFAULT_LIMITS)
     entry = Entry(header, opened)
-    damage = {name: _problem(partial(entry.place, name)) for name in entry.names}
+    damage = {name: _problem(partial(entry.check, name)) for name in entry.names}
     distrust = _problem(partial(head.read, opened, Trust(keys), DEFAULT_LIMITS)) if keys else None
     problems = [distrust, _problem(partial(unpack, path)), *damage.values()]
     return Report(

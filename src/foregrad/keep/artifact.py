@@ -23,8 +23,10 @@ from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
-from foregrad.keep.state import keep_state, mismatches, stand_ins, tensors_from_bytes, tensors_to_bytes
+from foregrad.keep.state import keep_state, mismatches, stand_ins
+from foregrad.keep.tensors import tensors_from_bytes, tensors_to_bytes
 from foregrad.substrate import tell_it_steps
+from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
@@ -93,30 +95,30 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
     A file holds compiled code: load what you trust. With `trust` it must be signed by a key that you name.
     """
     entry = unpack(Path(path), trust=trust)
-    with as_described(f"what {path} holds"):
-        return _load(path, entry, state)
+    with as_described(f"what {path} holds"), no_garbage_collection():
+        about = entry.about
+        different = missing(about["needs"])
+        if state is None and not about["weights"]:
+            different.append("it was saved without the weights, so it needs `state`")
+        if state is not None:
+            state = state if isinstance(state, tuple) else (state,)
+            different += mismatches(about["state"], state)
+        if different:
+            raise StaleArtifact(
+                f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
+            )
+        if state is not None:
+            return _loaded(entry, state, is_bare=False)
+        with entry.taken(_TENSORS) as data:
+            return _loaded(entry, stand_ins(about["state"], tensors_from_bytes(data)), is_bare=True)
 
 
-def _load(path: str | Path, entry: Entry, state: Any) -> Loaded:
-    about = entry.about
-    different = missing(about["needs"])
-    is_bare = state is None
-    if is_bare and not about["weights"]:
-        different.append("it was saved without the weights, so it needs `state`")
-    elif is_bare:
-        state = stand_ins(about["state"], tensors_from_bytes(entry.mapped(_TENSORS)))
-    else:
-        state = state if isinstance(state, tuple) else (state,)
-        different += mismatches(about["state"], state)
-    if different:
-        raise StaleArtifact(
-            f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
-        )
+def _loaded(entry: Entry, state: tuple[Any, ...], *, is_bare: bool) -> Loaded:
     restore = restorer_of(entry.blob, Places(state, None))
     for one in state:
         if isinstance(one, Optimizer):
             tell_it_steps(one)
-    return Loaded(about, lambda root: for_artifact(restore(root), is_bare=is_bare), state)
+    return Loaded(entry.about, lambda root: for_artifact(restore(root), is_bare=is_bare), state)
 
 
 def signature_of(program: Program) -> dict[str, Any]:

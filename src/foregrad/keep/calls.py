@@ -13,6 +13,7 @@ from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer, as_described
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.same import SameState
+from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.generated import Generated, generated_of
 
 if TYPE_CHECKING:
@@ -49,11 +50,11 @@ def restorer_of(
             write_once(path.with_suffix(suffix), read(other))
         return path
 
-    with as_described("a call"):
+    with as_described("a call"), no_garbage_collection():
         restorer = Restorer(json.loads(bytes(read(OBJECTS))), read, places, unpack, record)
 
     def restore(root: Any) -> Any:
-        with as_described("a call"):
+        with as_described("a call"), no_garbage_collection():
             found = restorer(root)
             if found is not None and not callable(found):
                 raise CorruptArtifact("a call of the file is no function")

@@ -6,17 +6,16 @@ read them. A tensor that several places share is written once.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from foregrad.errors import CannotKeep
 from foregrad.keep.plain import from_json, to_json
+from foregrad.keep.tensors import strided
 from foregrad.words.spec import Spec
 
 
@@ -168,12 +167,8 @@ def stand_ins(layout: list[Any], tensors: Mapping[str, Tensor]) -> tuple[Any, ..
         if data is None:
             return None
         if data["name"] not in made:
-            value = tensors[data["name"]]
-            strided = torch.empty_strided(value.shape, data["stride"], dtype=value.dtype, device=value.device).copy_(
-                value
-            )
-            wants = data["requires_grad"]
-            made[data["name"]] = nn.Parameter(strided, wants) if data["is_parameter"] else strided.requires_grad_(wants)
+            value, wants = strided(tensors[data["name"]], tuple(data["stride"])), data["requires_grad"]
+            made[data["name"]] = nn.Parameter(value, wants) if data["is_parameter"] else value.requires_grad_(wants)
         return made[data["name"]]
 
     return tuple(_stand_in(one, tensor) for one in layout)
@@ -199,54 +194,3 @@ def _stand_in(one: dict[str, Any], tensor: Any) -> Any:
         if module["path"]:
             made[path]._modules[name] = here
     return made[""]
-
-
-# -- bytes --------------------------------------------------------------------------------------------------
-
-
-def tensors_to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    """Tensors as the bytes of a safetensors file."""
-    from safetensors.torch import save
-
-    for name, t in tensors.items():
-        is_written_once = all(stride or size < 2 for size, stride in zip(t.shape, t.stride(), strict=True))
-        if t.dtype is torch.complex128 or not is_written_once:
-            raise CannotKeep(
-                f"a file cannot hold {name}, which is {Spec.of(t)}\nSave with weights=False, and load with `state`."
-            )
-    return save({name: t.detach().cpu().contiguous() for name, t in tensors.items()})
-
-
-def tensors_from_bytes(data: memoryview) -> dict[str, Tensor]:
-    """The tensors of a safetensors file, as views of its bytes, which must be writable: a length, a header, data."""
-    length = int.from_bytes(data[:8], "little")
-    header: dict[str, Any] = json.loads(bytes(data[8 : 8 + length]))
-    return {name: _view(data[8 + length :], one) for name, one in header.items() if name != "__metadata__"}
-
-
-def _view(data: memoryview, about: dict[str, Any]) -> Tensor:
-    dtype, shape, (begin, end) = _DTYPES[about["dtype"]], about["shape"], about["data_offsets"]
-    if begin == end:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(data[begin:end], dtype=torch.uint8).view(dtype).reshape(shape)
-
-
-#: The dtypes of safetensors files.
-_DTYPES = {
-    "BOOL": torch.bool,
-    "U8": torch.uint8,
-    "I8": torch.int8,
-    "I16": torch.int16,
-    "U16": torch.uint16,
-    "I32": torch.int32,
-    "U32": torch.uint32,
-    "I64": torch.int64,
-    "U64": torch.uint64,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-    "F32": torch.float32,
-    "F64": torch.float64,
-    "C64": torch.complex64,
-    "F8_E4M3": torch.float8_e4m3fn,
-    "F8_E5M2": torch.float8_e5m2,
-}
