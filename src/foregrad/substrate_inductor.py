@@ -99,10 +99,13 @@ class Kernel:
 
 
 @contextmanager
-def built_later(build: Callable[[list[str]], Callable[[], list[Any]]]) -> Iterator[list[Callable[[], None]]]:
+def built_later(
+    build: Callable[[dict[str, str], str], Callable[[], dict[str, Any]]],
+) -> Iterator[list[Callable[[], None]]]:
     """Let Inductor return before its kernels are built; what is yielded waits for them.
 
-    `build` begins with the kernels of a graph, and returns what waits for their functions.
+    `build` begins with the kernels of a graph, by name, and the text of the module that calls them, and returns what
+    waits for their functions.
     """
     from torch._inductor.async_compile import AsyncCompile
 
@@ -117,10 +120,10 @@ def built_later(build: Callable[[list[str]], Callable[[], list[Any]]]) -> Iterat
             wait_for_others(compiler, scope)  # a compilation of somebody else's
             return
         kernels = {name: value.source for name, value in scope.items() if isinstance(value, Kernel)}
-        functions = build(list(kernels.values()))
+        functions = build(kernels, Path(scope["__file__"]).read_text())
 
         def finish() -> None:
-            scope.update(zip(kernels, functions(), strict=True))
+            scope.update(functions())
             wait_for_others(compiler, scope)
 
         waits.append(finish)

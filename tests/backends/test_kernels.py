@@ -40,7 +40,8 @@ def test_short_kernels_share_a_file_and_long_ones_are_shared_out():
 @pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 def test_kernels_take_tensors_and_numbers_and_raise():
     toolchain.prepare()
-    add, scale = build_kernels([ADD, SCALE])()
+    made = build_kernels({"add": ADD, "scale": SCALE}, "")()
+    add, scale = made["add"], made["scale"]
     a, out = torch.tensor([1.5, 2.5]), torch.zeros(2)
     add(a, out)
     assert out.tolist() == [2.5, 0.0]
@@ -61,11 +62,11 @@ def test_a_kernel_may_take_more_arguments_than_templates_may_be_deep():
     names = [f"a{place}" for place in range(1200)]
     arguments, total = ", ".join(f"const float* {n}" for n in names), " + ".join(f"{n}[0]" for n in names)
     source = f'#include <cmath>\nextern "C" void kernel({arguments}, float* out) {{ out[0] = {total}; }}'
-    (add,) = build_kernels([source])()
+    (add,) = build_kernels({"add": source}, "")().values()
     out = torch.zeros(1)
     add(*[torch.ones(1)] * 1200, out)
     assert out.item() == 1200
 
 
 def test_no_kernels_at_all():
-    assert build_kernels([])() == []
+    assert build_kernels({}, "")() == {}

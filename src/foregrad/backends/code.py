@@ -19,6 +19,7 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
+from foregrad.backends.native import TEXT
 from foregrad.words.generated import load_source
 
 _METHOD = re.compile(r"^    def call\(self, args\):\n((?:        .*\n|\s*\n)+)", re.MULTILINE)
@@ -27,6 +28,8 @@ _EXTERN = re.compile(r"\bextern_kernels\.(\w+)\b")
 
 def code_of(text: str, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """The function that a module of Inductor's defines, on its own; as it is, where it needs more of its module."""
+    if TEXT in call.__globals__:
+        return _loaded(call.__globals__[TEXT], call.__globals__)
     found = _METHOD.search(text)
     if found is None or re.search(r"\bself\b", found[1]):
         return call
@@ -34,7 +37,10 @@ def code_of(text: str, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]]
     kernels = scope.get("extern_kernels")
     scope |= {f"extern_{name}": getattr(kernels, name) for name in _EXTERN.findall(found[1])}
     body = _EXTERN.sub(r"extern_\1", textwrap.dedent(found[1]))
-    text = f"def call(args):\n{textwrap.indent(body, '    ')}"
+    return _loaded(f"def call(args):\n{textwrap.indent(body, '    ')}", scope)
+
+
+def _loaded(text: str, scope: dict[str, Any]) -> Callable[[list[Any]], Any]:
     return load_source(text, {name: scope[name] for name in names_in(text) if name in scope}, "call")
 
 

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, fitting
 from foregrad.backends.kernels import build_kernels
 from foregrad.backends.lower import Lowered, lower
+from foregrad.backends.native import may_be_native
 from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
@@ -118,14 +120,15 @@ class Inductor:
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
-        if as_library:
+        if as_library and not may_be_native(lowered.graph):
             try:
                 boxed = FromList(library(lowered, is_backward=is_backward))
                 return lambda: boxed
             except Exception as error:  # noqa: BLE001  what cannot be a library is called from Python
                 log.info("a light graph cannot be a library, so Python calls its kernels: %s", first_line(error))
                 lowered = self.lowered(graph)
-        with part("generate code"), built_later(build_kernels) as waits:
+        build = partial(build_kernels, inputs=lowered.inputs)
+        with part("generate code"), built_later(build) as waits:
             made = compile_with_inductor(
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
@@ -160,8 +163,9 @@ _LIGHT_BYTES = 1 << 16
 
 
 def _is_light(region: Region) -> bool:
-    """Whether what takes time is to call kernels, rather than to run them: then a graph is a library, which takes some
-    seconds more to build. The regions of a deep model are not worth these: there are several of them to wait for."""
+    """Whether what takes time is to call kernels, rather than to run them: then a graph that needs ops of torch's
+    between its kernels is a library, which takes some seconds more to build. The regions of a deep model are not worth
+    these: there are several of them to wait for."""
     nodes = region.graph.graph.nodes
     sizes = [s.num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
     return region.label == WHOLE and sum(sizes) <= _LIGHT_BYTES * len(sizes)

@@ -13,10 +13,13 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from foregrad.backends.native import CALL, TEXT, native
 from foregrad.substrate_inductor import build_module, num_builds_at_once
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.
 _LEAST_LENGTH = 16_000
+#: And characters that are built in one file rather than by several compilers, so that they can be called as one.
+_MOST_LENGTH_OF_ONE = 64_000
 
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
@@ -85,28 +88,38 @@ PyMODINIT_FUNC PyInit_kernel() {
 """
 
 
-def build_kernels(sources: list[str]) -> Callable[[], list[Any]]:
-    """Begin to build kernels; what is returned waits for their functions."""
+def build_kernels(kernels: dict[str, str], text: str, *, inputs: Sequence[Any] = ()) -> Callable[[], dict[str, Any]]:
+    """Begin to build kernels, given by name; what is returned waits for their functions. `text` calls them, with what
+    looks like `inputs`: where it can be C++ itself, it is the one function that there is."""
+    sources = list(kernels.values())
+    is_short = sum(map(len, sources)) < _MOST_LENGTH_OF_ONE
+    if is_short and (called := native(text, list(kernels), inputs)) is not None:
+        module = build_module(in_one_file(sources, called.cpp))
+        return lambda: {CALL: getattr(module(), CALL), TEXT: called.python}
     files = shared_out(sources, num_builds_at_once()) if sources else []
     modules = [build_module(in_one_file([sources[place] for place in places])) for places in files]
 
-    def functions() -> list[Any]:
-        found: dict[int, Any] = {}
+    def functions() -> dict[str, Any]:
+        names = list(kernels)
+        found: dict[str, Any] = {}
         for places, module in zip(files, modules, strict=True):
             loaded = module()
-            found |= {place: getattr(loaded, f"kernel_{i}") for i, place in enumerate(places)}
-        return [found[place] for place in range(len(sources))]
+            found |= {names[place]: getattr(loaded, f"kernel_{i}") for i, place in enumerate(places)}
+        return found
 
     return functions
 
 
-def in_one_file(sources: Sequence[str]) -> str:
-    """The source of a Python module with the functions `kernel_0`, `kernel_1`, ... from files with a `kernel` each."""
+def in_one_file(sources: Sequence[str], call: str = "") -> str:
+    """The source of a Python module with the functions `kernel_0`, `kernel_1`, ... from files with a `kernel` each, or
+    with the one function that calls them."""
     includes = dict.fromkeys(line for source in sources for line in _INCLUDE.findall(source))
     bodies = [_INCLUDE.sub("", source).replace('extern "C"', "") for source in sources]
     spaces = [f"namespace kernel_{place} {{\n{body}\n}}\n" for place, body in enumerate(bodies)]
-    methods = ", ".join(f'method<kernel_{place}::kernel>("kernel_{place}")' for place in range(len(sources)))
-    return "".join((*includes, *spaces, _BINDINGS % methods))
+    functions = {f"kernel_{place}": f"kernel_{place}::kernel" for place in range(len(sources))}
+    functions = {CALL: "call"} if call else functions
+    methods = ", ".join(f'method<{function}>("{name}")' for name, function in functions.items())
+    return "".join((*includes, *spaces, call, _BINDINGS % methods))
 
 
 def shared_out(sources: Sequence[str], num_files: int) -> list[list[int]]:
