@@ -11,6 +11,7 @@ from torch import fx
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
+from foregrad.program.chains import Ends, link, unlinked
 from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
@@ -46,6 +47,16 @@ class Calling:
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
+    def with_ends(self, ends: Ends) -> Calling:
+        """The same with the inputs and outputs that chains add."""
+        inputs, outputs = (*self.inputs, *[None for _ in ends.inputs]), (*self.outputs, *[None for _ in ends.outputs])
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def without_ends(self, signature: Signature) -> Calling:
+        """The same for a signature without chains, whose inputs and outputs come last."""
+        inputs, outputs = self.inputs[: len(signature.inputs)], self.outputs[: len(signature.outputs)]
+        return replace(self, inputs=inputs, outputs=outputs)
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -63,7 +74,7 @@ class Program:
     @cached_property
     def halves(self) -> Halves:
         """Forward and backward, and what is saved between them."""
-        return split(self.graph, self.signature, self.first_phase)
+        return split(*unlinked(self.graph, self.signature), self.first_phase)
 
     @property
     def forward(self) -> fx.GraphModule:
@@ -76,7 +87,11 @@ class Program:
         return self.halves.backward
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed."""
+        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed.
+
+        Tokens hold no data: they may be left out.
+        """
+        values = tuple(self.signature.filled(values))
         mismatches = self.signature.mismatches(values)
         if mismatches:
             raise GuardError(
@@ -91,6 +106,14 @@ class Program:
         graph.graph.lint()
         graph.recompile()
         return replace(self, graph=graph)
+
+    def relinked(self) -> Program:
+        """The program with chains that follow the order of its graph, for a pass that adds or moves random ops or
+        effects on purpose."""
+        graph, signature = unlinked(self.graph, self.signature)
+        calling, ends = self.calling.without_ends(signature), link(graph.graph)
+        signature = Signature((*signature.inputs, *ends.inputs), (*signature.outputs, *ends.outputs))
+        return replace(self, graph=graph, signature=signature, calling=calling.with_ends(ends))
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
         """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""
