@@ -19,6 +19,7 @@ from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import SHOWERS, finish
 from foregrad.keys.tensors import spec_text
 from foregrad.keys.walk import Walk
+from foregrad.program.marks import MARK, mark_text
 from foregrad.program.program import Calling, Program
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
@@ -64,6 +65,7 @@ class _Writer:
         for node in self.program.graph.graph.nodes:
             number = self.numbers[node.name]
             meta = [self.spec(node.meta.get("spec")), node.meta.get("phase", 0), node.meta.get("grad_enabled", True)]
+            meta += [mark_text(node)] if node.meta.get(MARK) is not None else []
             if node.op == "placeholder":
                 lines.append(f"{number} = input  {meta[0]}")
             elif node.op == "get_attr":
@@ -73,7 +75,7 @@ class _Writer:
             else:
                 kwargs = {str(k): v for k, v in node.kwargs.items()}
                 arguments = f"{self.value(node.args)} {self.value(kwargs)}"
-                lines.append(f"{number} = {self.target(node.target)} {arguments}  {meta[0]} {meta[1]} {meta[2]}")
+                lines.append(f"{number} = {self.target(node.target)} {arguments}  {' '.join(map(str, meta))}")
         return "\n".join(lines)
 
     def target(self, target: Any) -> str:

@@ -12,6 +12,7 @@ from torch import fx
 from foregrad.errors import ProgramError
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
+from foregrad.program.marks import broken_marks
 from foregrad.record.ghosts import HIDDEN_WRITES
 from foregrad.substrate import OpOverload
 from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
@@ -117,4 +118,5 @@ RULES: dict[str, Rule] = {
     "roles are known": _known_roles,
     "results share no memory": _no_hidden_alias,
     "forward does not wait for backward": _forward_first,
+    "what is marked can be recomputed": lambda program: iter(broken_marks(program.graph)),
 }
