@@ -9,9 +9,9 @@ from torch import fx
 
 from foregrad.backends.eager import ASKS_GRAD_MODE
 from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
+from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
-from foregrad.program.replay import Replay, rng_state
 from foregrad.substrate import lazy_graph_module
 
 aten = torch.ops.aten

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.functionalize.replay import Replay
 from foregrad.functionalize.variants import Pure
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key
@@ -81,6 +82,8 @@ class _Writer:
     def target(self, target: Any) -> str:
         if isinstance(target, Pure):
             return f"pure {self.target(target.op)}"
+        if isinstance(target, Replay):
+            return f"replay {self.target(target.op)}"
         if not callable(target):
             return repr(target)
         return self.walk.show(target, "the graph")

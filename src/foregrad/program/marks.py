@@ -16,8 +16,8 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.errors import ProgramError
+from foregrad.functionalize.replay import draws, rng_state
 from foregrad.program.clean import has_effect, is_view, memory_of
-from foregrad.program.replay import draws
 from foregrad.record.trace import Origin
 from foregrad.substrate import lazy_graph_module
 
@@ -44,6 +44,11 @@ def copied(module: fx.GraphModule) -> fx.GraphModule:
     return lazy_graph_module(constants, graph, "Program")
 
 
+def has_marks(graph: fx.Graph) -> bool:
+    """Whether any value is marked."""
+    return any(node.meta.get(MARK) is not None for node in graph.nodes)
+
+
 def marked(module: fx.GraphModule, which: Which, policy: CheckpointPolicy, phase: int) -> fx.GraphModule:
     """A copy of a graph with a mark at some values, of those that come no later than a phase."""
     made = copied(module)
@@ -67,7 +72,7 @@ def marked_alike(module: fx.GraphModule, first: fx.Graph, phase: int) -> fx.Grap
 def _meant(graph: fx.Graph, which: Which, phase: int) -> list[fx.Node]:
     nodes = {n.name: n for n in graph.nodes if n.op == "call_function" and n.meta.get("phase", 0) <= phase}
     if callable(which):
-        return [n for n in nodes.values() if which(n) and not is_view(n)]
+        return [n for n in nodes.values() if which(n) and not is_view(n) and n.target is not rng_state]
     names = [which] if isinstance(which, str) else list(which)
     missing = [name for name in names if name not in nodes]
     if missing and phase == 0:  # a program of a later backward may not have all that the first one has
@@ -101,8 +106,8 @@ def is_recomputed(node: fx.Node) -> bool:
 def why_not(op: fx.Node) -> str | None:
     """Why the results of an op cannot be computed again, whatever it is marked as; None if they can."""
     is_drawn = draws(op.target)
-    if has_effect(op) and not is_drawn:
-        return "running it does more than give a value"
+    if (has_effect(op) and not is_drawn) or op.target is rng_state:
+        return "running it a second time is not the same"
     if is_drawn and _device(op).type != "cpu":
         return f"it is drawn on {_device(op)}, and only states of the CPU's generators are kept"
     written = [a.name for a in map(memory_of, op.all_input_nodes) if a.meta.get("is_written")]

@@ -21,9 +21,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.functionalize.replay import Replay
 from foregrad.functionalize.variants import Pure
 from foregrad.program.marks import mark_text
-from foregrad.program.replay import Replay
 from foregrad.record.trace import Origin
 from foregrad.substrate import OpOverload
 from foregrad.words.signature import Input, Output, Signature

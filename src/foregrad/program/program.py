@@ -13,7 +13,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
 from foregrad.program.checks import Checks
-from foregrad.program.marks import MARK, Which, marked, marked_alike
+from foregrad.program.marks import Which, has_marks, marked, marked_alike
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
@@ -114,14 +114,9 @@ class Program:
 
     def marked_like(self, first: Program) -> Program:
         """A later program of the same recording with the marks of the first one, on which it depends what is kept."""
-        if not (self.has_marks or first.has_marks):
+        if not has_marks(self.graph.graph) and not has_marks(first.graph.graph):
             return self
         return self.with_graph(marked_alike(self.graph, first.graph.graph, first.first_phase))
-
-    @property
-    def has_marks(self) -> bool:
-        """Whether any value is marked."""
-        return any(n.meta.get(MARK) is not None for n in self.graph.graph.nodes)
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
         """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import fx
 
+from foregrad.functionalize.replay import Replay, draws, state_before
 from foregrad.program.clean import clean, is_view, memory_of
-from foregrad.program.marks import is_recomputed
-from foregrad.program.replay import Replay, draws, with_states
+from foregrad.program.marks import copied, has_marks, is_recomputed
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Signature
 from foregrad.words.spec import Spec
@@ -59,8 +59,9 @@ class _Splitter:
     def __init__(self, module: fx.GraphModule, signature: Signature, first_phase: int) -> None:
         self.module = module
         self.first = first_phase
-        drawn_again = {n for n in module.graph.nodes if draws(n.target) and is_recomputed(n)}
-        self.graph, self.states = with_states(module.graph, drawn_again)
+        self.graph = copied(module).graph if has_marks(module.graph) else module.graph
+        drawn = [n for n in self.graph.nodes if draws(n.target) and is_recomputed(n)]
+        self.states = {n: state_before(n) for n in drawn}
         self.order = {n: i for i, n in enumerate(self.graph.nodes)}
         self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         results: Any = self.graph.output_node().args[0]

@@ -10,6 +10,7 @@ from typing import Any
 from torch import fx
 
 from foregrad.errors import ProgramError
+from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.program.marks import broken_marks
@@ -59,7 +60,7 @@ def _only_ops(program: Checked) -> Iterator[str]:
 
 
 def _is_op(target: Any) -> bool:
-    return isinstance(target, (OpOverload, Pure)) or target is operator.getitem
+    return isinstance(target, (OpOverload, Pure, Replay)) or target in (operator.getitem, rng_state)
 
 
 def _no_writes(program: Checked) -> Iterator[str]:

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
+from foregrad.record.trace import Op, aliases_in
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec
 
@@ -71,29 +72,25 @@ def keeps_states(graph: fx.Graph) -> bool:
     return any(node.target is rng_state for node in graph.nodes)
 
 
-def generator_of(node: fx.Node) -> Any:
-    """The generator that a random op is given; None for the default one."""
+def state_before(node: fx.Node) -> fx.Node:
+    """A new node: the state of the generator right before a random op."""
     place = _place(_schema_op(node.target))
-    if isinstance(place, int) and place < len(node.args):
-        return node.args[place]
-    return node.kwargs.get("generator")
+    positional = node.args[place] if isinstance(place, int) and place < len(node.args) else None
+    generator = node.kwargs.get("generator", positional)
+    with node.graph.inserting_before(node):
+        state = node.graph.call_function(rng_state, () if generator is None else (generator,))
+    state.meta = {key: node.meta[key] for key in ("phase", "origin") if key in node.meta}
+    state.meta.update(spec=_state_spec(), key=("state", node.meta.get("key", node.name)))
+    return state
 
 
-def with_states(graph: fx.Graph, ops: set[fx.Node]) -> tuple[fx.Graph, dict[fx.Node, fx.Node]]:
-    """A graph with the state of the generator right before each of these random ops, and which belongs to which."""
-    if not ops:
-        return graph, {}
-    made, copies, states = fx.Graph(), dict[fx.Node, fx.Node](), dict[fx.Node, fx.Node]()
-    for node in graph.nodes:
-        if node in ops:
-            generator = generator_of(node)
-            state = made.call_function(rng_state, () if generator is None else (generator,))
-            state.meta = {key: node.meta[key] for key in ("phase", "origin") if key in node.meta}
-            state.meta.update(spec=_state_spec(), key=("state", node.meta.get("key", node.name)))
-        copies[node] = made.node_copy(node, copies.__getitem__)
-        if node in ops:
-            states[copies[node]] = state
-    return made, states
+def is_kept(op: Op) -> bool:
+    """Whether the numbers of an op that a checkpoint repeats are kept: where they take no more room than a state, and
+    are nothing but numbers. What is drawn elsewhere than on the CPU is kept in any case."""
+    tensors, results = aliases_in([op.args, op.kwargs]), aliases_in(op.outputs)
+    is_filled = op.func.namespace == "aten" and tensors == list(op.writes) and len(tensors) < 2
+    is_small = sum(alias.spec.num_bytes for alias in results) <= _state_spec().num_bytes
+    return (is_filled and is_small) or any(alias.storage.device.type != "cpu" for alias in results)
 
 
 @cache
