@@ -23,7 +23,7 @@ from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
-from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
+from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -55,6 +55,7 @@ class Functionalizer:
         }
         self._contents: dict[Storage, Contents] = {}
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
+        self._given: dict[tuple[Storage, Geometry, int], fx.Node] = {}
         self._pieces: dict[tuple[int, int], fx.Node] = {}
         self._draws: dict[int, fx.Node] = {}
         self._states: dict[fx.Node, fx.Node] = {}  # of the generator, right before a random op
@@ -74,8 +75,9 @@ class Functionalizer:
         if alias.storage in self._written and alias.storage not in self._contents:
             self._start(alias, node)
         elif alias.storage not in self._written:
-            self._values[alias] = (node, 0)
-            self._contents.setdefault(alias.storage, Contents(node, alias))
+            same = self._given.setdefault((alias.storage, alias.geometry, alias.bits), node)  # what autograd unpacks
+            self._values[alias] = (same, 0)  # is known by its memory alone, which may be that of another input too
+            self._contents.setdefault(alias.storage, Contents(same, alias))
 
     def replace_contents(self, node: fx.Node, alias: Alias) -> None:
         """From here on a storage holds what this placeholder brings: an input as backward finds it."""
