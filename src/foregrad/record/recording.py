@@ -115,8 +115,8 @@ class Recording:
             try:
                 with (
                     no_saved_tensor_hooks(),
-                    repeatable_checkpoints(),
                     self.recorder.draws.run(self.definition, [v for v in (*leaves, *reach) if _is_generator(v)]),
+                    repeatable_checkpoints(),  # one at a time, as draws are
                     self.modules.watch(),
                     self._numbers(),
                     self.recorder,
