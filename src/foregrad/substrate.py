@@ -42,6 +42,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
 )
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils._pytree import (
@@ -83,6 +84,7 @@ __all__ = [
     "has_hooks",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
+    "is_traceable_wrapper_subclass_type",
     "keystr",
     "lazy_graph_module",
     "library_runner",

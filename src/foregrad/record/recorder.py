@@ -24,6 +24,7 @@ from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.record.values import Values
+from foregrad.record.wrapped_ops import op_on_wrapper
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -35,6 +36,7 @@ from foregrad.substrate import (
     num_function_modes,
     version_of,
 )
+from foregrad.words.wrapped import is_wrapper, is_wrapper_type, parts
 
 aten = torch.ops.aten
 _tables = threading.local()
@@ -62,7 +64,7 @@ class Recorder(TorchDispatchMode):
         if not hasattr(_tables, "ghosts"):
             _tables.ghosts = GhostTable()
         self.table: GhostTable = _tables.ghosts
-        self._lift = lift
+        self.lift = lift
         self.device = Device()
         self.ops: list[Op] = []
         self.storages: list[Storage] = []
@@ -89,7 +91,8 @@ class Recorder(TorchDispatchMode):
     # -- what the tensors are -------------------------------------------------------------------------
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        return id(tensor) in self._alias_of
+        """Whether a tensor is a ghost, or wraps one."""
+        return id(tensor) in self._alias_of or (is_wrapper(tensor) and any(map(self.owns, parts(tensor))))
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in the memory of a ghost."""
@@ -102,7 +105,7 @@ class Recorder(TorchDispatchMode):
             return found
         storage = self._storage_of.get(tensor.untyped_storage()._cdata)
         if storage is None:
-            return self.alias(self._lift(tensor))
+            return self.alias(self.lift(tensor))
         geometry = geometry_of(tensor)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
@@ -145,9 +148,17 @@ class Recorder(TorchDispatchMode):
         self._alias_of[id(tensor)] = alias
         return alias
 
+    def forget(self, start: int) -> None:
+        """Let go of the ops from this one on."""
+        del self.ops[start:]
+        for storage in self.storages:
+            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
+
     # -- the ops --------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if types and any(map(is_wrapper_type, types)):
+            return op_on_wrapper(self, func, args, kwargs or {})
         if num_function_modes():
             with no_function_modes():
                 return self.dispatch(func, args, kwargs or {})

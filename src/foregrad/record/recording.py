@@ -25,6 +25,7 @@ from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias, Op, Origin
+from foregrad.record.wrapped_results import Made, WrappedResults
 from foregrad.substrate import (
     TreeSpec,
     autocast_disabled,
@@ -37,6 +38,7 @@ from foregrad.substrate import (
     uninitialized_memory_untouched,
 )
 from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.words.wrapped import is_wrapper, parts_or_none
 
 _PLAIN_OUTPUTS = (
     int,
@@ -75,7 +77,7 @@ class Backward:
     ops: tuple[Op, ...]  # all ops up to the end of this backward
     tangents: tuple[Tangent | None, ...]
     gradients: tuple[torch.Tensor | None, ...]
-    aliases: tuple[Alias | None, ...]
+    aliases: tuple[Alias | None, ...]  # of each part of each gradient
     error: Exception | None = None
     earlier: Backward | None = None  # the backward that this one differentiates
 
@@ -94,6 +96,7 @@ class Recording:
         self.inputs = Inputs(self.recorder)
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
+        self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
         self.modules = CalledModules(self.recorder, names)
         self.numbers = Numbers(lambda: self.recorder.module)
         self.num_forward = 0
@@ -135,8 +138,8 @@ class Recording:
                     raise CaptureError(
                         f"the function seeds the random number generator.\n{self.definition}\nSeed it outside."
                     )
-        self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
+        self.num_forward = len(self.recorder.ops)
 
     @contextmanager
     def _numbers(self) -> Iterator[None]:
@@ -149,8 +152,9 @@ class Recording:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """The tensors that the function returned."""
-        return [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        """The tensors that the function returned; of those that wrap others, the parts."""
+        made = [part for one in self.wrapped.made if isinstance(one, Made) for part in one.parts]
+        return [*(o for o in self.outputs if isinstance(o, torch.Tensor)), *made]
 
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""
@@ -167,8 +171,12 @@ class Recording:
 
     def _take_outputs(self, result: Any) -> None:
         named, self.structure = tree_flatten_with_path(result, is_leaf=lambda value: isinstance(value, torch.Size))
+        self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for path, leaf in named:
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Tensor) and is_wrapper(leaf):
+                ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
+                self.outputs.append(self.wrapped.take(ghost, f"result{keystr(path)}"))
+            elif isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
             elif item_of(leaf) is not None:
@@ -184,6 +192,7 @@ class Recording:
                     f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts or "
                     "registered containers."
                 )
+        self.wrapped.take_rewritten()
 
     def backward(
         self,
@@ -237,7 +246,7 @@ class Recording:
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
-        aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
+        aliases = tuple(None if p is None else self.recorder.alias(p) for g in gradients for p in parts_or_none(g))
         ops = tuple(self.recorder.ops)
         return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error, earlier)
 
@@ -270,8 +279,7 @@ class Recording:
         """Forget what was recorded after the ops that the next backward follows."""
         ops = self.recorder.ops
         ops[:] = ops[: self.num_forward] if earlier is None else earlier.ops
-        for storage in self.recorder.storages:
-            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < len(ops)]
+        self.recorder.forget(len(ops))
         return len(ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.words.spec import restrided
+from foregrad.words.wrapped import Recipe
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class CompiledBackward:
     checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
     writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
     error: Exception | None = None
+    wraps: tuple[Recipe | None, ...] = ()  # how each gradient is made of its parts; empty if all are plain
 
 
 def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
@@ -36,15 +39,15 @@ def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any]
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)
-    return list(results[: compiled.num_gradients])
+    return wrapped(results[: compiled.num_gradients], compiled.wraps)
 
 
-def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A tangent with the strides that the backward was recorded for."""
-    if tangent.stride() == stride:
-        return tangent
-    made = torch.empty_strided(tangent.size(), stride, dtype=tangent.dtype, device=tangent.device)
-    return made.copy_(tangent)
+def wrapped(values: Sequence[Any], wraps: tuple[Recipe | None, ...]) -> list[Any]:
+    """Gradients, some of which are made of several values."""
+    rest = iter(values)
+    if not wraps:
+        return list(rest)
+    return [next(rest) if wrap is None else wrap.wrap([next(rest) for _ in range(wrap.num_parts)]) for wrap in wraps]
 
 
 class Unpacked:

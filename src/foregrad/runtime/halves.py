@@ -25,9 +25,10 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
-from foregrad.runtime.backward import CompiledBackward, Unpacked, restrided, run_compiled
+from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled
 from foregrad.runtime.dead_ends import Errors
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.words.spec import restrided
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
@@ -182,6 +183,7 @@ class CompiledStage:
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
             checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
+            wraps=calling.wrapping.gradients,
         )
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
