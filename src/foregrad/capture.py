@@ -149,9 +149,11 @@ def _capture_call(
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     lifted, outer = recording.inputs.all, recording.inputs.outer
-    places = locate([one.real for one in (*lifted, *outer)], modules.tops, body)
+    places = locate([*(one.real for one in lifted), *(one.real for one in outer)], modules.tops, body)
     give_names(recording, places, declared)
-    locations = {one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places}
+    locations: dict[Any, Location] = {
+        one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places
+    }
     locations |= {one: places[id(one.real)] for one in outer if id(one.real) in places}
     _refuse_made_up(recording, locations)
     program = build(stage, _name(target))
@@ -305,7 +307,7 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted | Ou
     if inner:
         tried = recording.backward(sources, [*slots, *inner], layouts, reals=reals)
         seen = {id(o) for o in recording.outputs}
-        reached = tried.gradients[len(slots) :]
+        reached = tried.arrived[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
             raise CaptureError(
                 "the function returns a leaf that it made itself, together with tensors that depend on it.\n"

@@ -23,7 +23,9 @@ def give_names(recording: Recording, places: dict[int, Location], declared: Decl
         elif place is not None:
             outer.role, outer.name = place.role, place.name
     wholes = {
-        part: (outer, path) for outer in recording.inputs.outer for part, path in zip(outer.parts, outer.paths, strict=True)
+        part: (outer, path)
+        for outer in recording.inputs.outer
+        for part, path in zip(outer.parts, outer.paths, strict=True)
     }
     owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:

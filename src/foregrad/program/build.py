@@ -16,7 +16,7 @@ from foregrad.functionalize.plan import plan_effects
 from foregrad.program.checks import Checks
 from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
-from foregrad.program.wrapping import part_names, paths_of, wrapping_of
+from foregrad.program.wrapping import gradient_names, part_names, wrapping_of
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
 from foregrad.record.items import ItemOf
@@ -265,9 +265,8 @@ class _Builder:
 
     def _add_gradients(self, backward: Backward) -> None:
         names = [lifted.name for lifted in self.stage.inputs]
-        names += [f"tangent {place}" for place in range(len(backward.gradients) - len(names))]
-        names = [name + path for name, g in zip(names, backward.gradients, strict=True) for path in paths_of(g)]
-        for name, alias in zip(names, backward.aliases, strict=True):
+        names += [f"tangent {place}" for place in range(len(backward.arrived) - len(names))]
+        for name, alias in zip(gradient_names(names, backward.wholes), backward.aliases, strict=True):
             node = None if alias is None else self.functional.read(alias)
             self._output("grad", name, None if alias is None else alias.spec, node, None)
 
@@ -315,7 +314,7 @@ class _Builder:
             ),
             retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
             checks=checks,
-            wrapping=wrapping_of(self.stage),
+            wrapping=wrapping_of(recording, self.stage.backward),
             stored=tuple(replace(s, value=_refer(s.value, recorder)) for s in self.stage.stored),
         )
 

@@ -1,19 +1,16 @@
-"""Wrapping: which tensors that wrap others stand at the edges of a program, and of which of its values they are made."""
+"""Wrapping: which tensors that wrap others stand at the edges of a program, and which of its values they wrap."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.record.recording import Recording
+from foregrad.record.recording import Backward, Recording
 from foregrad.record.wrapped import Outer
 from foregrad.record.wrapped_results import Look, Made, OuterRef
-from foregrad.words.wrapped import Form, Recipe, is_wrapper, named_parts
-
-if TYPE_CHECKING:
-    from foregrad.program.build import Stage
+from foregrad.words.wrapped import Form, Recipe
+from foregrad.words.wrapping import Whole
 
 
 @dataclass(frozen=True)
@@ -33,19 +30,16 @@ class Wrapping:
     inputs: tuple[Outer, ...] = ()
     made: tuple[Wrap | Look, ...] = ()
     rewritten: tuple[tuple[Outer, OuterRef], ...] = ()  # inputs that get the history of what was made
-    gradients: tuple[Recipe | None, ...] = ()  # for each gradient, how it is made; empty if all are plain
+    gradients: tuple[Whole | None, ...] = ()  # for each gradient, how it is made; empty if all are plain
 
 
-def wrapping_of(stage: Stage) -> Wrapping:
-    recording, backward = stage.recording, stage.backward
+def wrapping_of(recording: Recording, backward: Backward | None) -> Wrapping:
     made = tuple(_wrap(recording, one) if isinstance(one, Made) else one for one in recording.wrapped.made)
-    gradients = () if backward is None else backward.gradients
-    recipes = tuple(Recipe.of(g) if g is not None and is_wrapper(g) else None for g in gradients)
     return Wrapping(
         inputs=tuple(recording.inputs.outer),
         made=made,
         rewritten=tuple(recording.wrapped.rewritten),
-        gradients=recipes if any(recipes) else (),
+        gradients=() if backward is None else backward.wholes,
     )
 
 
@@ -58,7 +52,9 @@ def part_names(recording: Recording, ghost: torch.Tensor) -> list[str]:
     """The names of a tensor that is a part of results."""
     found = []
     for index, made in enumerate(recording.wrapped.made):
-        places = [str(i) for i, o in enumerate(recording.outputs) if isinstance(o, OuterRef) and o == OuterRef("u", index)]
+        places = [
+            str(i) for i, o in enumerate(recording.outputs) if isinstance(o, OuterRef) and o == OuterRef("u", index)
+        ]
         places = places or [outer.name for outer, ref in recording.wrapped.rewritten if ref.index == index]
         if isinstance(made, Made):
             pairs = zip(made.parts, made.paths, strict=True)
@@ -66,6 +62,7 @@ def part_names(recording: Recording, ghost: torch.Tensor) -> list[str]:
     return found
 
 
-def paths_of(gradient: Any) -> list[str]:
-    """What follows the name of a gradient in the names of its parts."""
-    return [""] if gradient is None else [path for path, _ in named_parts(gradient)]
+def gradient_names(names: list[str], wholes: tuple[Whole | None, ...]) -> list[str]:
+    """The names of the values that gradients are made of."""
+    pairs = zip(names, wholes or [None] * len(names), strict=True)
+    return [name + path for name, whole in pairs for path in (("",) if whole is None else whole.paths)]

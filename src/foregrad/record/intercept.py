@@ -81,7 +81,7 @@ class Intercept(TorchFunctionMode):
         """Refuse what is not done on tensors that wrap others: the rest they do themselves."""
         is_input = self._inputs.outer_of(tensor) is not None
         if special in _NOT_ON_WRAPPERS or (is_input and special in _NOT_ON_WRAPPED_INPUTS):
-            name = getattr(func, "__objclass__", func).__name__.strip("_")
+            name = getattr(func, "__self__", func).__name__  # of a property, or of the method itself
             refuse(f"uses `{name}` of a {type(tensor).__name__}", "Do this outside, or with a plain tensor.")
 
     def _swap(self, value: Any) -> Any:

@@ -64,7 +64,7 @@ class Recorder(TorchDispatchMode):
         if not hasattr(_tables, "ghosts"):
             _tables.ghosts = GhostTable()
         self.table: GhostTable = _tables.ghosts
-        self.lift = lift
+        self._lift = lift
         self.device = Device()
         self.ops: list[Op] = []
         self.storages: list[Storage] = []
@@ -94,6 +94,9 @@ class Recorder(TorchDispatchMode):
         """Whether a tensor is a ghost, or wraps one."""
         return id(tensor) in self._alias_of or (is_wrapper(tensor) and any(map(self.owns, parts(tensor))))
 
+    def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.knows(tensor) else self._lift(tensor)
+
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in the memory of a ghost."""
         return tensor.untyped_storage()._cdata in self._storage_of
@@ -105,7 +108,7 @@ class Recorder(TorchDispatchMode):
             return found
         storage = self._storage_of.get(tensor.untyped_storage()._cdata)
         if storage is None:
-            return self.alias(self.lift(tensor))
+            return self.alias(self._lift(tensor))
         geometry = geometry_of(tensor)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
@@ -158,7 +161,8 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if types and any(map(is_wrapper_type, types)):
-            return op_on_wrapper(self, func, args, kwargs or {})
+            with self:
+                return op_on_wrapper(func, args, kwargs or {}, self._swap, self.module)
         if num_function_modes():
             with no_function_modes():
                 return self.dispatch(func, args, kwargs or {})

@@ -38,7 +38,8 @@ from foregrad.substrate import (
     uninitialized_memory_untouched,
 )
 from foregrad.words.spec import Spec, contiguous_stride
-from foregrad.words.wrapped import is_wrapper, parts_or_none
+from foregrad.words.wrapped import is_wrapper
+from foregrad.words.wrapping import Whole
 
 _PLAIN_OUTPUTS = (
     int,
@@ -76,8 +77,10 @@ class Backward:
     start: int
     ops: tuple[Op, ...]  # all ops up to the end of this backward
     tangents: tuple[Tangent | None, ...]
-    gradients: tuple[torch.Tensor | None, ...]
-    aliases: tuple[Alias | None, ...]  # of each part of each gradient
+    arrived: tuple[torch.Tensor | None, ...]  # at each slot
+    gradients: tuple[torch.Tensor | None, ...]  # the same, in parts where they wrap others
+    aliases: tuple[Alias | None, ...]  # of these
+    wholes: tuple[Whole | None, ...]  # how what arrived is made of its parts; empty if all is plain
     error: Exception | None = None
     earlier: Backward | None = None  # the backward that this one differentiates
 
@@ -224,7 +227,9 @@ class Recording:
         raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
-        gradients: Any = [None] * len(slots)
+        arrived: Any = [None] * len(slots)
+        gradients: list[Any] = arrived
+        wholes: tuple[Whole | None, ...] = ()
         try:
             with self._engine():
                 found = (
@@ -237,18 +242,29 @@ class Recording:
                         create_graph=differentiable is not None,
                     )
                 )
-                gradients = list(found[: len(slots)])
+                arrived = list(found[: len(slots)])
                 for place, extra in zip(raw, found[len(slots) :], strict=True):
                     if extra is not None:
-                        gradients[place] = extra if gradients[place] is None else gradients[place] + extra
+                        arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+            gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
-        aliases = tuple(None if p is None else self.recorder.alias(p) for g in gradients for p in parts_or_none(g))
-        ops = tuple(self.recorder.ops)
-        return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error, earlier)
+        aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
+        return Backward(
+            phase=phase,
+            start=start,
+            ops=tuple(self.recorder.ops),
+            tangents=tuple(tangents),
+            arrived=tuple(arrived),
+            gradients=tuple(gradients),
+            aliases=aliases,
+            wholes=wholes,
+            error=error,
+            earlier=earlier,
+        )
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""

@@ -8,18 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch.autograd.graph import GradientEdge
 
+from foregrad.record.trace import Alias
 from foregrad.substrate import no_function_modes, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import Recipe, named_parts
 
-if TYPE_CHECKING:
-    from foregrad.record.inputs import Lifted
+
+class Part(Protocol):
+    """A plain tensor that is an input, and its ghost."""
+
+    real: torch.Tensor | None
+    ghost: torch.Tensor
+    alias: Alias
+    spec: Spec
 
 
 @dataclass(eq=False, slots=True)
@@ -34,7 +41,7 @@ class Outer:
     entry_node: Any  # grad_fn on entry
     version: int  # of the ghost, on entry
     recipe: Recipe
-    parts: tuple[Lifted, ...]
+    parts: tuple[Part, ...]
     paths: tuple[str, ...]  # the attributes that lead to each part
     is_argument: bool
     is_leaf: bool
@@ -63,12 +70,12 @@ class Outer:
         return self.real
 
 
-def make_outer(real: torch.Tensor, lifted: Sequence[Lifted], index: int, *, is_argument: bool) -> Outer:
+def make_outer(real: torch.Tensor, lifted: Sequence[Part], index: int, *, is_argument: bool) -> Outer:
     """The ghost of a tensor that wraps others, whose parts have ghosts."""
     recipe, slot = Recipe.of(real), None
     ghost = recipe.wrap([part.ghost.detach() if part.ghost.requires_grad else part.ghost for part in lifted])
     if isinstance(real, torch.nn.Parameter):
-        ghost._is_param = True  # type: ignore[attr-defined]
+        ghost._is_param = True
     with torch.enable_grad(), no_function_modes():
         if real.requires_grad and real.is_leaf:
             slot = ghost.requires_grad_()

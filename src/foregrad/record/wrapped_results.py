@@ -19,7 +19,7 @@ from foregrad.record.wrapped import Outer
 from foregrad.substrate import no_saved_tensor_hooks, tree_flatten, tree_map_only, version_of
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import Form, Recipe, is_wrapper, named_parts, parts
-from foregrad.words.wrapping import Unwrapped
+from foregrad.words.wrapping import Unwrapped, Whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,18 @@ class WrappedResults:
                 self.rewritten.append((outer, OuterRef("u", len(self.made))))
                 self.made.append(self._made(outer.ghost, "an input that was written"))
 
+    def in_parts(self, gradients: list[Any]) -> tuple[list[Any], tuple[Whole | None, ...]]:
+        """Gradients in parts, where they wrap others, and how each is made of its parts."""
+        if not any(map(is_wrapper, gradients)):
+            return gradients, ()
+        found: list[Any] = []
+        wholes: list[Whole | None] = []
+        for gradient in gradients:
+            made = self._made(gradient, "a gradient") if is_wrapper(gradient) else None
+            found += [gradient] if made is None else made.parts
+            wholes.append(None if made is None else Whole(made.recipe, made.paths, made.form))
+        return found, tuple(wholes)
+
     def _look(self, call: Call, name: str) -> Look:
         of = self.take(call.of, name)
         leaves, _ = tree_flatten((call.args, call.kwargs))
@@ -119,7 +131,7 @@ class WrappedResults:
         return Made(recipe, found, paths, form, version_of(ghost))
 
     def _form(self, ghost: torch.Tensor, recipe: Recipe, name: str) -> Form:
-        """What the gradient of a result is expected to look like: as the result, contiguous, and as it wishes itself."""
+        """What the gradient of a result is expected to look like: like the result, contiguous, and as that wishes."""
         start = len(self._recorder.ops)
         like = recipe.wrap(parts(ghost)).contiguous()
         wish = getattr(like, "__coerce_tangent_metadata__", None)
@@ -132,7 +144,7 @@ class WrappedResults:
 
     def _check(self, outer: Outer) -> None:
         """Refuse what a call would not do to an input that wraps others."""
-        if outer.ghost.grad is not None:
+        if outer.slot is not None and outer.slot.grad is not None:
             raise self._refusal(f"adds to the .grad of an input that is a {outer.recipe}")
         if outer.ghost.requires_grad != outer.required_grad and not outer.was_rebased:
             raise self._refusal(f"changes whether an input, a {outer.recipe}, requires a gradient")

@@ -10,7 +10,7 @@ import torch
 
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.spec import restrided
-from foregrad.words.wrapped import Recipe
+from foregrad.words.wrapping import Whole, whole
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class CompiledBackward:
     checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
     writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
     error: Exception | None = None
-    wraps: tuple[Recipe | None, ...] = ()  # how each gradient is made of its parts; empty if all are plain
+    wholes: tuple[Whole | None, ...] = ()  # how each gradient is made; empty if all are plain
 
 
 def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
@@ -39,15 +39,7 @@ def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any]
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)
-    return wrapped(results[: compiled.num_gradients], compiled.wraps)
-
-
-def wrapped(values: Sequence[Any], wraps: tuple[Recipe | None, ...]) -> list[Any]:
-    """Gradients, some of which are made of several values."""
-    rest = iter(values)
-    if not wraps:
-        return list(rest)
-    return [next(rest) if wrap is None else wrap.wrap([next(rest) for _ in range(wrap.num_parts)]) for wrap in wraps]
+    return whole(results[: compiled.num_gradients], compiled.wholes)
 
 
 class Unpacked:

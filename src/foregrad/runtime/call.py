@@ -15,9 +15,8 @@ from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
-from foregrad.record.wrapped import Outer
+from foregrad.record.wrapped import Outer, Part
 from foregrad.runtime.autograd import AutogradFunction
-from foregrad.runtime.backward import wrapped
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
     after_donation,
@@ -42,6 +41,7 @@ from foregrad.substrate import (
     tree_unflatten,
     version_of,
 )
+from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
 
@@ -74,8 +74,7 @@ class CallWriter:
         self.leading += ["watched"] * self.has_end
         self.standing = [str(ref) for ref in standing(self.calling, self._counters())] if compiled.stage.sources else []
         self.leading += ["standing"] * bool(self.standing)
-        plain = [lifted for lifted in self.differentiable if isinstance(lifted, Lifted)]
-        self.carried = [lifted for lifted in plain if not lifted.is_leaf or lifted.is_view]
+        self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
@@ -231,9 +230,7 @@ class CallWriter:
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
-                spec = lifted.spec
-                carrier = torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
-                source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
+                source.line(f"c{i} = {source.name('carrier', carrier_of(lifted))}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
@@ -340,8 +337,8 @@ class CallWriter:
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
             call = f"{run}({', '.join([*saved, *tangents])})"
-            if usual.wraps:
-                call = f"{source.name('wrapped', wrapped)}({call}, {source.name('wraps', usual.wraps)})"
+            if usual.wholes:
+                call = f"{source.name('whole', whole)}({call}, {source.name('wholes', usual.wholes)})"
             source.line(f"{targets or '_'} = {call}")
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
         end = [source.name("all_arrived", arrived(tangents))] * self.has_end
@@ -368,6 +365,13 @@ class CallWriter:
             return text
         unflatten = source.name("tree_unflatten", tree_unflatten)
         return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
+
+
+def carrier_of(given: Part | Outer) -> torch.Tensor:
+    """Something without data that looks like an input."""
+    if isinstance(given, Outer):
+        return given.recipe.wrap([carrier_of(part) for part in given.parts])
+    return torch.zeros((), dtype=given.spec.dtype, device=given.spec.device).expand(given.spec.shape)
 
 
 def _literal(structure: TreeSpec, leaves: list[str], used: int = 0) -> tuple[str | None, int]:

@@ -29,6 +29,7 @@ from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled
 from foregrad.runtime.dead_ends import Errors
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.spec import restrided
+from foregrad.words.wrapping import whole
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
@@ -183,7 +184,7 @@ class CompiledStage:
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
             checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
-            wraps=calling.wrapping.gradients,
+            wholes=calling.wrapping.gradients,
         )
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
@@ -308,4 +309,6 @@ def differentiable_backward(
     kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
     defined = [t for t in tangents if t is not None]
     slots = [*edges, *(t for t in defined if t.requires_grad)]
-    return list(Later.apply(following, kept, live, defined, *slots))  # type: ignore[no-untyped-call]
+    assert following.stage.earlier is not None
+    found = Later.apply(following, kept, live, defined, *slots)  # type: ignore[no-untyped-call]
+    return whole(found, following.stage.earlier.wholes)

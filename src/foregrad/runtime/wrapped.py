@@ -24,7 +24,7 @@ Standing = list[tuple[torch.Tensor, int]]
 
 @dataclass(frozen=True)
 class SameWrapper:
-    """Whether a tensor wraps others as one did: its type, what it says of itself, its size, whether it has a gradient."""
+    """Whether a tensor wraps others as one did: its type, what it says of itself, its size, its place in autograd."""
 
     recipe: Recipe
     requires_grad: bool
@@ -35,12 +35,10 @@ class SameWrapper:
         return SameWrapper(outer.recipe, outer.required_grad, outer.is_leaf)
 
     def __call__(self, tensor: Any) -> bool:
-        return (
-            type(tensor) is self.recipe.kind
-            and tensor.requires_grad is self.requires_grad
-            and tensor.is_leaf is self.is_leaf
-            and Recipe.of(tensor) == self.recipe
-        )
+        is_kind: bool = type(tensor) is self.recipe.kind
+        if not is_kind or tensor.requires_grad is not self.requires_grad or tensor.is_leaf is not self.is_leaf:
+            return False
+        return Recipe.of(tensor) == self.recipe
 
 
 def standing(calling: Calling, counters: Sequence[int]) -> list[OuterRef]:

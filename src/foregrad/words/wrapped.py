@@ -1,6 +1,6 @@
 """Wrapped: tensors that wrap others, taken apart into plain tensors and made again around new ones.
 
-    TwoTensor(a, TwoTensor(b, c))  has the parts  a, b, c  at  .a, .b.a, .b.b
+TwoTensor(a, TwoTensor(b, c))  has the parts  a, b, c  at  .a, .b.a, .b.b
 """
 
 from __future__ import annotations
@@ -15,8 +15,12 @@ from foregrad.errors import BackwardError
 from foregrad.substrate import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type, no_function_modes
 from foregrad.words.spec import Spec, dtype_text
 
-is_wrapper = is_traceable_wrapper_subclass
 is_wrapper_type = is_traceable_wrapper_subclass_type
+
+
+def is_wrapper(value: object) -> bool:
+    """Whether a value is a tensor that wraps others and can be taken apart."""
+    return is_traceable_wrapper_subclass(value)
 
 
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -24,17 +28,12 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [part for _, part in named_parts(tensor)]
 
 
-def parts_or_none(tensor: torch.Tensor | None) -> list[torch.Tensor] | list[None]:
-    """The parts of a gradient, which may be none at all."""
-    return [None] if tensor is None else parts(tensor)
-
-
 def named_parts(tensor: torch.Tensor, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The same, each with the attributes that lead to it."""
     if not is_wrapper(tensor):
         yield path, tensor
         return
-    for name in tensor.__tensor_flatten__()[0]:
+    for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
         member = getattr(tensor, name)
         if isinstance(member, torch.Tensor):
             yield from named_parts(member, f"{path}.{name}")
@@ -63,11 +62,6 @@ class Recipe:
         names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         members = tuple((name, _member(getattr(tensor, name))) for name in names)
         return Recipe(type(tensor), context, tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, members)
-
-    @property
-    def num_parts(self) -> int:
-        members = [member for _, member in self.members if not isinstance(member, Opaque)]
-        return sum(1 if member is None else member.num_parts for member in members)
 
     def wrap(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor around these parts, that requires no gradient."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -47,6 +48,29 @@ class Wrapped(torch.autograd.Function):
             if other is not None and not torch.equal(part, other):
                 raise refused_gradient(gradient, ctx.form.name, f"{ctx.form.recipe} with other contents")
         return (None, None, *(part if other is None else None for part, other in zip(found, ctx.others, strict=True)))
+
+
+@dataclass(frozen=True)
+class Whole:
+    """How a tensor is made of several values of a program; `form` is that of its gradient, if it can have one."""
+
+    recipe: Recipe
+    paths: tuple[str, ...]
+    form: Form | None
+
+    def make(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
+        if self.form is None:
+            return self.recipe.wrap(values)
+        made: torch.Tensor = Wrapped.apply(self.form, self.recipe, *values)  # type: ignore[no-untyped-call]
+        return made
+
+
+def whole(values: Iterable[Any], wholes: tuple[Whole | None, ...]) -> list[Any]:
+    """Tensors, some of which are made of several values; all of them are plain where nothing is said."""
+    rest = iter(values)
+    if not wholes:
+        return list(rest)
+    return [next(rest) if one is None else one.make([next(rest) for _ in one.paths]) for one in wholes]
 
 
 class Rewritten(torch.autograd.Function):
