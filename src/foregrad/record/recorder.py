@@ -24,7 +24,7 @@ from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.record.values import Values
-from foregrad.record.wrapped_ops import op_on_wrapper
+from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -32,6 +32,8 @@ from foregrad.substrate import (
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
+    composite_of,
+    fake_mode_is_on,
     no_function_modes,
     num_function_modes,
     version_of,
@@ -160,6 +162,8 @@ class Recorder(TorchDispatchMode):
     # -- the ops --------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if fake_mode_is_on():
+            return func(*args, **(kwargs or {}))
         if types and any(map(is_wrapper_type, types)):
             with self:
                 return op_on_wrapper(func, args, kwargs or {}, self._swap, self.module)
@@ -177,7 +181,11 @@ class Recorder(TorchDispatchMode):
             return self._constant(args[0])
         if func in _READS_DATA:
             return self.values.read(func, args)
-        func = _SAYS_NO_VIEW.get(func, func)
+        composite = composite_of(func)
+        if composite is not None:  # autograd is off altogether, or above a tensor that wraps others
+            with self:
+                return composite(*args, **kwargs)
+        func = _SAYS_NO_VIEW.get(func) or waited(func, self.module)
         kind = kind_of(func)
         given: list[torch.Tensor] = []
         key: list[Any] = [func]

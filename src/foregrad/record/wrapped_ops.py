@@ -16,6 +16,18 @@ from foregrad.words.wrapped import is_wrapper
 Swap = Callable[[torch.Tensor], torch.Tensor]
 
 
+def waited(func: OpOverload, module: str) -> OpOverload:
+    """The op to record: a collective's result is waited for where torch would put off the wait."""
+    if func.namespace == "c10d":
+        raise CaptureError(
+            f"the function communicates with other processes by {func}, which a program cannot hold.\n{where(module)}\n"
+            "Use torch.distributed's functional collectives, or do it outside."
+        )
+    if func.namespace == "_c10d_functional" and func is torch.ops._c10d_functional._wrap_tensor_autograd.default:
+        return torch.ops._c10d_functional.wait_tensor.default
+    return func
+
+
 def op_on_wrapper(func: Any, args: Any, kwargs: Any, swap: Swap, module: str) -> Any:
     """Swap real tensors that wrap others for their ghosts, and leave the op to these."""
     if isinstance(func, OpOverload) and kind_of(func).changes_metadata:
