@@ -420,3 +420,147 @@ def test_SUB_1_one_program_serves_the_same_kind():
     f(two(3, grad=False))
     assert len(fg.explain(f).captures) == 2
     assert "TwoTensor" in fg.explain(f).captures[1].reason
+
+
+# -- a subclass of one's own --------------------------------------------------------------------------------
+
+
+class Unit:
+    """An opaque member: no tensor, compared by what it says."""
+
+    def __init__(self, name):
+        self.name = name
+
+    def __eq__(self, other):
+        return isinstance(other, Unit) and self.name == other.name
+
+    __hash__ = None
+
+    def __repr__(self):
+        return f"Unit({self.name})"
+
+
+class Measured(torch.Tensor):
+    """A tensor with a unit, a label, and an offset that it does not show; it has no `exp`."""
+
+    @staticmethod
+    def __new__(cls, value, offset, unit, label):
+        return torch.Tensor._make_wrapper_subclass(cls, value.shape, strides=value.stride(), dtype=value.dtype)
+
+    def __init__(self, value, offset, unit, label):
+        self.value, self.offset, self.unit, self.label = value, offset, unit, label
+
+    def __tensor_flatten__(self):
+        return ["value", "unit", "offset"], {"label": self.label}
+
+    @staticmethod
+    def __tensor_unflatten__(inner, context, size, stride):
+        return Measured(inner["value"], inner["offset"], inner["unit"], context["label"])
+
+    def __coerce_same_metadata_as_tangent__(self, context, kind=None):
+        if kind is torch.Tensor:
+            return self.value + self.offset
+        return None if kind is not None else Measured(self.value, self.offset, self.unit, context["label"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        if func is torch.ops.aten.exp.default:
+            raise NotImplementedError("nothing measured has an exp")
+        first = next(a for a in torch.utils._pytree.tree_leaves(args) if isinstance(a, Measured))
+
+        def shown(value):
+            return value.value + value.offset if isinstance(value, Measured) else value
+
+        if func in (torch.ops.aten.detach.default, torch.ops.aten.alias.default):
+            return Measured(func(first.value), func(first.offset), first.unit, first.label)
+        if func is torch.ops.aten.add_.Tensor:
+            first.offset.add_(shown(args[1]))
+            return first
+        args, kwargs = torch.utils._pytree.tree_map(shown, (args, kwargs or {}))
+        result = func(*args, **kwargs)
+        return Measured(result, torch.zeros_like(result), first.unit, first.label)
+
+
+def measured(label="x", unit="m", grad=True, size=3):
+    return Measured(torch.randn(size), torch.randn(size), Unit(unit), label).requires_grad_(grad)
+
+
+@same_as_eager
+def test_SUB_1_a_type_of_ones_own(wrap):
+    x, w = measured(), measured("w")
+    out = wrap(lambda x, w: (x * w).sin() * 2)(x, w)
+    out.sum().backward()
+    return out, Grads([x.grad, w.grad])
+
+
+@same_as_eager
+def test_SUB_1_what_a_tensor_says_of_itself_is_guarded(wrap):
+    f = wrap(lambda x: x * 2 if x.label == "x" and x.unit.name == "m" else x.sin())
+    given = [measured(), measured("y"), measured(unit="s"), measured(), measured("y")]
+    return [f(x) for x in given], 3
+
+
+def test_SUB_1_each_context_has_one_program():
+    f = compiled(lambda x: x * 2)
+    for label in ("x", "y", "x", "y"):
+        f(measured(label))
+    assert [c.reason for c in fg.explain(f).captures][1:] == [
+        "x was Measured f32[3] ({'label': 'x'}, unit: Unit(m)) that needs a gradient, leaf, "
+        "is Measured f32[3] ({'label': 'y'}, unit: Unit(m)) that needs a gradient, leaf"
+    ]
+
+
+@same_as_eager
+def test_SUB_4_a_write_to_one_member(wrap):
+    x, w = measured(grad=False), measured("w")
+    value, offset = x.value, x.offset
+    out = wrap(lambda x, w: x.add_(w) * 2)(x, w)
+    (out.sum() + x.sum()).backward()
+    return out, x, x.value is value, x.offset is offset, Grads([w.grad])
+
+
+def test_SUB_1_an_error_of_the_type_itself_comes_through():
+    with pytest.raises(NotImplementedError, match="nothing measured has an exp"):
+        compiled(lambda x: x.exp())(measured())
+    x = measured(grad=False)
+    assert facts(compiled(lambda x: x * 2)(x)) == facts(x * 2)
+
+
+@same_as_eager
+def test_SUB_5_a_gradient_is_asked_to_take_the_form_of_the_result(wrap):
+    x = measured()
+    wrap(lambda x: x.sin())(x).backward(Measured(torch.ones(3), torch.ones(3), Unit("m"), "x"))
+    first = x.grad
+    x.grad = None
+    wrap(lambda x: x.sin())(x).backward(Measured(torch.ones(3), torch.ones(3), Unit("m"), "y"))
+    # In eager the label of the gradient comes first, in a captured program that of the result.
+    return Grads([first]), [x.grad.value, x.grad.offset]
+
+
+def test_SUB_5_what_cannot_be_coerced_is_refused():
+    x = measured()
+    with pytest.raises(
+        fg.BackwardError, match=r"for result is a Measured .*Unit\(s\).* captured for a Measured .*Unit\(m"
+    ):
+        compiled(lambda x: x.sin())(x).backward(Measured(torch.ones(3), torch.ones(3), Unit("s"), "x"))
+    with pytest.raises(fg.BackwardError, match="for result is a TwoTensor"):
+        compiled(lambda x: x.sin())(x).backward(two(3, grad=False))
+
+
+@same_as_eager
+def test_SUB_5_a_gradient_that_becomes_plain(wrap):
+    x = leaf(3)
+    (wrap(lambda x: x.sin())(x) * measured()).sum().backward()
+    return x.grad.detach() * 1 if type(x.grad) is torch.Tensor else x.grad.value + x.grad.offset
+
+
+class Named(torch.Tensor):
+    """A plain subclass: it wraps nothing."""
+
+
+@same_as_eager
+def test_plain_subclasses_are_as_before(wrap):
+    x = torch.randn(3).as_subclass(Named).requires_grad_()
+    out = wrap(lambda x: x * 2)(x)
+    out.sum().backward()
+    return out, Grads([x.grad])

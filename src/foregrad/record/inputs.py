@@ -158,7 +158,10 @@ class Inputs:
                 self._check_kind(part, definition)
             return
         if tensor.layout is not torch.strided:
-            what, instead = f"has the layout {tensor.layout}", "Pass a strided tensor; others cannot be"
+            what, instead = (
+                f"has the layout {tensor.layout}",
+                "Pass strided tensors, such as its parts; others cannot be",
+            )
         elif not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
             what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
         else:

@@ -8,8 +8,10 @@ from typing import Any
 
 import torch
 
+from foregrad.backends.guarded import Guarded
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.spec import restrided
+from foregrad.words.wrapped import coerced, is_wrapper
 from foregrad.words.wrapping import Whole, whole
 
 
@@ -35,11 +37,21 @@ def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any]
     values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
     with exclude_keys(BELOW_AUTOGRAD):
         given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
-        results = compiled.run(*values, *live, *given)
+        results = runner_for(compiled.run, given)(*values, *live, *given)
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)
     return whole(results[: compiled.num_gradients], compiled.wholes)
+
+
+def runner_for(run: Callable[..., Any], tangents: Sequence[Any]) -> Callable[..., Any]:
+    """What to run on these tangents: tensors that wrap others carry out ops themselves, one by one."""
+    return run.op_by_op if isinstance(run, Guarded) and any(map(is_wrapper, tangents)) else run
+
+
+def plain(tangent: Any) -> Any:
+    """The tangent of a plain result; one that wraps others, as the result of a collective does, may tell what it is."""
+    return coerced(tangent, None, torch.Tensor) if is_wrapper(tangent) else tangent
 
 
 class Unpacked:

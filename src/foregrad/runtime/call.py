@@ -308,7 +308,10 @@ class CallWriter:
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
-            missing += [f"{t}.stride() != {stride}" for t, stride in zip(tangents, layouts, strict=True)]
+            missing += [
+                f"type({t}) is not {source.name('Tensor', torch.Tensor)} or {t}.stride() != {stride}"
+                for t, stride in zip(tangents, layouts, strict=True)
+            ]
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
             with source.block(f"if {rare}:"):
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")

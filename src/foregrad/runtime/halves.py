@@ -25,7 +25,7 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
-from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled
+from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled, runner_for
 from foregrad.runtime.dead_ends import Errors
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.spec import restrided
@@ -262,7 +262,8 @@ class Later(torch.autograd.Function):
         wanted = [t for t in stage.earlier.tangents if t is not None]
         with exclude_keys(BELOW_AUTOGRAD):
             given = [restrided(t, w.spec.stride) for t, w in zip(tangents, wanted, strict=True)]
-            results = compiled.run_forward(*given, *(kept[s.key] for s in halves.kept))
+            run = runner_for(compiled.run_forward, given)
+            results = run(*given, *(kept[s.key] for s in halves.kept))
         num = len(halves.outputs)
         outputs = tuple(None if r is None else r.detach() for r in results[:num])
         sources = {
