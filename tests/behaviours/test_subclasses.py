@@ -2,6 +2,9 @@
 
 import functools
 import inspect
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -564,3 +567,24 @@ def test_plain_subclasses_are_as_before(wrap):
     out = wrap(lambda x: x * 2)(x)
     out.sum().backward()
     return out, Grads([x.grad])
+
+
+# -- distributed tensors ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_SUB_1_distributed_tensors(size, tmp_path):
+    """Linear, layer norm and embedding, sharded and replicated, on a group of processes."""
+    command = [sys.executable, Path(__file__).with_name("sharded.py")]
+    started = [
+        subprocess.Popen(
+            [*command, str(rank), str(size), tmp_path / "meet"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        for rank in range(size)
+    ]
+    try:
+        told = [process.communicate(timeout=100)[0].decode() for process in started]
+    finally:
+        for process in started:
+            process.kill()
+    assert [process.returncode for process in started] == [0] * size, "\n".join(told)
