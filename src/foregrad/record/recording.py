@@ -224,28 +224,14 @@ class Recording:
                 else self._tangent(source, stride, bool(differentiable and differentiable[place]))
                 for place, (source, stride) in enumerate(zip(sources, layouts, strict=True))
             ]
-        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
         arrived: Any = [None] * len(slots)
         gradients: list[Any] = arrived
         wholes: tuple[Whole | None, ...] = ()
         try:
-            with self._engine():
-                found = (
-                    ()
-                    if not slots
-                    else run_engine(
-                        [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
-                        [t.ghost for t in tangents if t is not None],
-                        [*slots, *(reals[i] for i in raw)],
-                        create_graph=differentiable is not None,
-                    )
-                )
-                arrived = list(found[: len(slots)])
-                for place, extra in zip(raw, found[len(slots) :], strict=True):
-                    if extra is not None:
-                        arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+            pairs = [(source, t) for source, t in zip(sources, tangents, strict=True) if t is not None]
+            arrived = self._run(pairs, slots, reals, create_graph=differentiable is not None)
             gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             error = self._of_the_recording(caught) or caught.with_traceback(None)
@@ -265,6 +251,22 @@ class Recording:
             error=error,
             earlier=earlier,
         )
+
+    def _run(
+        self, pairs: Sequence[Any], slots: Sequence[Any], reals: Sequence[Any], *, create_graph: bool
+    ) -> list[Any]:
+        """What arrives at each slot, from sources with their tangents."""
+        if not slots:
+            return []
+        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
+        sources, tangents = [source for source, _ in pairs], [tangent.ghost for _, tangent in pairs]
+        with self._engine():
+            found = run_engine(sources, tangents, [*slots, *(reals[i] for i in raw)], create_graph=create_graph)
+            arrived: list[Any] = list(found[: len(slots)])
+            for place, extra in zip(raw, found[len(slots) :], strict=True):
+                if extra is not None:
+                    arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+        return arrived
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""
