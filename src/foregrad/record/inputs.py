@@ -25,7 +25,7 @@ from foregrad.substrate import no_dispatch_modes, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
-from foregrad.words.wrapped import is_wrapper, named_parts, parts
+from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -151,13 +151,16 @@ class Inputs:
 
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
-        if is_wrapper(tensor) and tensor.layout is torch.strided:
+        is_strided = tensor.layout is torch.strided
+        if is_strided and is_wrapper(tensor) and Recipe.of(tensor) == Recipe.of(tensor):
             for path, part in named_parts(tensor):
                 if id(tensor) in self.names:
                     self.names.setdefault(id(part), self.names[id(tensor)] + path)
                 self._check_kind(part, definition)
             return
-        if tensor.layout is not torch.strided:
+        if is_strided and is_wrapper(tensor):
+            what, instead = f"is a {Recipe.of(tensor)}, which is not equal to itself", "Such a tensor cannot be"
+        elif not is_strided:
             what, instead = (
                 f"has the layout {tensor.layout}",
                 "Pass strided tensors, such as its parts; others cannot be",
