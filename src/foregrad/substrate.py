@@ -202,9 +202,9 @@ def tell_it_steps(optimizer: torch.optim.Optimizer) -> None:
 @cache
 def composite_of(func: OpOverload) -> Callable[..., Any] | None:
     """The kernel of an op that is made of other ops, by which autograd takes it apart; None if it has another one."""
-    key = DispatchKey.CompositeImplicitAutograd
-    has_one = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
-    return functools.partial(func._op_dk, key) if has_one else None
+    has_kernel, key = torch._C._dispatch_has_kernel_for_dispatch_key, DispatchKey.CompositeImplicitAutograd
+    is_made_of_ops = has_kernel(func.name(), key) and not has_kernel(func.name(), DispatchKey.CPU)
+    return functools.partial(func._op_dk, key) if is_made_of_ops else None
 
 
 def fake_mode_is_on() -> bool:
