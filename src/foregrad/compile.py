@@ -350,4 +350,5 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,
         numbers=captured.numbers,
+        sizes=captured.stage.recording.sizes,
     )

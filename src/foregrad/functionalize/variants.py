@@ -168,4 +168,4 @@ def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.de
     made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
     if not isinstance(made, Made):
         return alias.spec
-    return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
+    return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype).frozen()

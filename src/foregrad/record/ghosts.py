@@ -137,10 +137,11 @@ def written_places(func: OpOverload, args: Any, kwargs: Any) -> tuple[int | str,
 class GhostTable:
     """The sizes that each op gives to its results, learnt once for each way of calling it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fakes: Any = None) -> None:
         self._outcomes: dict[Any, Outcome] = {}
         self._looks: dict[Any, int] = {}
-        self._fakes = FakeTensorMode(allow_non_fake_inputs=False)
+        self._fakes = fakes or FakeTensorMode(allow_non_fake_inputs=False)
+        self._has_symbols = fakes is not None
 
     def number_of(self, look: Any) -> int:
         """A small number for what a tensor looks like: cheap to compare."""
@@ -172,6 +173,8 @@ class GhostTable:
                 is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
                 if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
+                if self._has_symbols:
+                    raise NotImplementedError(f"{func} with sizes that vary: {error}") from error
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -304,7 +307,7 @@ def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
 
 def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """A ghost with the geometry of a real tensor over a given storage; no autograd view of anything."""
-    ghost = torch.empty(0, dtype=like.dtype, device=storage.device)
+    ghost = torch.empty(0, dtype=like.dtype, device=like.device if like.is_cpu else storage.device)
     return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 

@@ -22,6 +22,7 @@ from foregrad.record.known import (
 )
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
+from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.record.values import Values
 from foregrad.substrate import (
@@ -35,6 +36,7 @@ from foregrad.substrate import (
     num_function_modes,
     version_of,
 )
+from foregrad.words.size import Size, frozen
 
 aten = torch.ops.aten
 _tables = threading.local()
@@ -57,11 +59,12 @@ class Recorder(TorchDispatchMode):
     `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
     """
 
-    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not hasattr(_tables, "ghosts"):
             _tables.ghosts = GhostTable()
-        self.table: GhostTable = _tables.ghosts
+        self.sizes = sizes
+        self.table: GhostTable = _tables.ghosts if sizes is None else GhostTable(sizes.mode)
         self._lift = lift
         self.device = Device()
         self.ops: list[Op] = []
@@ -103,7 +106,7 @@ class Recorder(TorchDispatchMode):
         storage = self._storage_of.get(tensor.untyped_storage()._cdata)
         if storage is None:
             return self.alias(self._lift(tensor))
-        geometry = geometry_of(tensor)
+        geometry = geometry_of(tensor, has_symbols=self.sizes is not None)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
                 return self.take_for(tensor, known)
@@ -129,12 +132,12 @@ class Recorder(TorchDispatchMode):
         handle = tensor.untyped_storage()
         storage = storage or self._storage_of.get(handle._cdata)
         if storage is None:
-            device = self.device.shown(handle.device)
-            storage = Storage(len(self.storages), kind, handle, handle.nbytes(), device)
+            device = self.device.shown(tensor.device)
+            storage = Storage(len(self.storages), kind, handle, frozen(handle.nbytes()), device)
             self.storages.append(storage)
             self._storage_of[handle._cdata] = storage
         before = self._alias_of.get(id(tensor))
-        (size, stride, offset, dtype), bits = geometry_of(tensor)
+        (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)
         meta = self.table.number_of((size, stride, dtype, bits, storage.device))
         number = before.object if before is not None else len(self.objects)
         index, self._num_aliases = self._num_aliases, self._num_aliases + 1
@@ -206,6 +209,11 @@ class Recorder(TorchDispatchMode):
             return self._encode(self.values.use(value.node, key[0]), key, given)
         if kind is Expression:
             key.append(type(value.value))
+            return value
+        if isinstance(value, torch.SymInt) and self.sizes is not None:
+            return self._encode(frozen(value), key, given)
+        if kind is Size:
+            key.append(value)
             return value
         key.append(object())  # an argument of another type, such as a generator: never the same twice
         return value
@@ -371,6 +379,10 @@ class Recorder(TorchDispatchMode):
                 storage = self._alias_of[id(value)].storage
                 if storage.kind == "input":
                     self.live.add(storage)
+
+    def here(self) -> str:
+        """The user's line that is running, or, in backward, the one that is being differentiated."""
+        return f"  at {self._origins.now(self.phase, self.module)}" if self.phase else where(self.module)
 
     def _where(self) -> str:
         return where(self.module)

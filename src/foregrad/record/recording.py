@@ -24,6 +24,7 @@ from foregrad.record.items import item_of, items_in_max_and_min
 from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
+from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.substrate import (
     TreeSpec,
@@ -36,6 +37,7 @@ from foregrad.substrate import (
     tree_flatten_with_path,
     uninitialized_memory_untouched,
 )
+from foregrad.words.size import thawed
 from foregrad.words.spec import Spec, contiguous_stride
 
 _PLAIN_OUTPUTS = (
@@ -88,9 +90,12 @@ class Backward:
 class Recording:
     """The user's function on ghosts: `outputs` is what it returned, `recorder.ops` what it did."""
 
-    def __init__(self, names: dict[int, str], definition: str) -> None:
+    def __init__(self, names: dict[int, str], definition: str, sizes: Sizes | None = None) -> None:
         self.definition = definition  # the line of the function, as a line of an error
-        self.recorder = Recorder(lambda real: self.inputs.lift(real))
+        self.sizes = sizes
+        self.recorder = Recorder(lambda real: self.inputs.lift(real), sizes)
+        if sizes is not None:
+            sizes.here = self.recorder.here
         self.inputs = Inputs(self.recorder)
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
@@ -108,7 +113,8 @@ class Recording:
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         mode, state = torch.is_grad_enabled(), torch.default_generator.get_state()
         with uninitialized_memory_untouched():
-            self.inputs.lift_arguments(tensors, self.definition)
+            with fakes(self.sizes):
+                self.inputs.lift_arguments(tensors, self.definition)
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
@@ -116,6 +122,7 @@ class Recording:
                     no_saved_tensor_hooks(),
                     self.modules.watch(),
                     self._numbers(),
+                    fakes(self.sizes),
                     self.recorder,
                     self.intercept,
                 ):
@@ -205,7 +212,7 @@ class Recording:
         phase = 1 if earlier is None else earlier.phase + 1
         for ghost, _ in self.intercept.retained:
             ghost.grad = None  # of another run of the engine
-        with uninitialized_memory_untouched(), no_dispatch_modes():
+        with uninitialized_memory_untouched(), no_dispatch_modes(), fakes(self.sizes):
             tangents = [
                 None
                 if stride is None
@@ -261,6 +268,7 @@ class Recording:
             autocast_disabled(),
             no_saved_tensor_hooks(),
             torch.autograd.set_detect_anomaly(False),
+            fakes(self.sizes),
             self.recorder,
             self.intercept,
         ):
@@ -275,12 +283,12 @@ class Recording:
         return len(ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
-        ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
+        ghost = torch.empty_strided(source.size(), thawed(stride), dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """The strides that tangents most often have: those of what they belong to, if it fills its memory."""
-    specs = [Spec.of(source) for source in sources]
+    specs = [Spec.of(source).frozen() for source in sources]
     return tuple(s.stride if s.is_dense else contiguous_stride(s.shape) for s in specs)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from foregrad.runtime.formulas import Dims
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
 
@@ -22,17 +23,21 @@ class CompiledBackward:
     checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
     writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
     error: Exception | None = None
+    at: Callable[[Dims], tuple[Any, ...]] | None = None  # where sizes vary: these strides, and sizes that it takes
 
 
-def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+def run_compiled(
+    compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims
+) -> list[Any]:
     """Run a backward on what was saved and on the tangents that are defined."""
     defined = [t for t in tangents if t is not None]
     for i in compiled.checks:
         saved[i]
     values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
     with exclude_keys(BELOW_AUTOGRAD):
-        given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
-        results = compiled.run(*values, *live, *given)
+        strides, numbers = (compiled.strides, ()) if compiled.at is None else compiled.at(dims)
+        given = [restrided(t, stride) for t, stride in zip(defined, strides, strict=True)]
+        results = compiled.run(*values, *numbers, *live, *given)
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)

@@ -22,10 +22,12 @@ from foregrad.runtime.epilogue import (
     emit_late_shifts,
     emit_steps,
     emit_version_shifts,
+    geometry_text,
     look,
     over_memory,
     set_mode,
 )
+from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.source import Source
@@ -39,6 +41,8 @@ from foregrad.substrate import (
     tree_unflatten,
     version_of,
 )
+from foregrad.words.size import Size, sizes_in
+from foregrad.words.spec import Spec
 
 _FEW_OPS = 6
 
@@ -62,17 +66,19 @@ class CallWriter:
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
         self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
-        self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
+        self.rest = [given for given in self.inputs if given not in self.differentiable and not isinstance(given, Size)]
+        self.dims = dims_of(compiled.sizes)
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
         self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
-        self.leading = ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
+        self.leading = ["dims"] * bool(self.dims)
+        self.leading += ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
         self.leading += ["watched"] * self.has_end
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
-    def _given(self, place: int) -> Lifted | Expression:
+    def _given(self, place: int) -> Lifted | Expression | Size:
         given = self.calling.inputs[place]
         assert given is not None
         return given
@@ -142,7 +148,7 @@ class CallWriter:
 
     def _arguments(self) -> str:
         live = "".join(f"o{number}, " for number in self.calling.live)
-        leading = ([f"({self._rest()})"] if self._rest() else []) + ([f"({live})"] if live else [])
+        leading = [f"({names})" for names in (self.dims, self._rest(), live) if names]
         return ", ".join([*leading, *["watched"] * self.has_end, *self._tensors()])
 
     def _rest(self) -> str:
@@ -153,7 +159,9 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, given: Lifted | Expression) -> str:
+    def _name(self, given: Lifted | Expression | Size) -> str:
+        if isinstance(given, Size):
+            return repr(given)
         return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
@@ -195,7 +203,7 @@ class CallWriter:
             base = self.effects.returned[number]
             how = "detach" if self.effects.counters[number] == self.effects.counters[first] else "data"
             if base.alias.dtype != self.effects.returned[first].alias.dtype:
-                geometry = source.name("geometry", base.alias.geometry)
+                geometry = geometry_text(source, base.alias.geometry)
                 over = f"{source.name('over_memory', over_memory)}(o{first}, {geometry})"
                 source.line(f"o{number} = {over}{'' if how == 'detach' else '.data'}")
                 continue
@@ -212,15 +220,15 @@ class CallWriter:
         source = Source()
         names = ", ".join(["ctx", *self.leading, *self._tensors()])
         with source.block(f"def forward({names}):"):
+            if self.dims:
+                source.line(f"{self.dims}= ctx.dims = dims")
             if self._rest():
                 source.line(f"{self._rest()}= rest")
             self._run(source, without_grad=True)
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
-                spec = lifted.spec
-                carrier = torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
-                source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
+                source.line(f"c{i} = {_carrier(source, lifted.spec)}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
@@ -291,6 +299,8 @@ class CallWriter:
         names = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
         tangents = [self._tangent(number) for number in self.sources]
         with source.block(f"def backward({', '.join(['ctx', *names])}):"):
+            if self.dims:
+                source.line(f"{self.dims}= ctx.dims")
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
@@ -318,7 +328,9 @@ class CallWriter:
         if usual.saved or usual.checks:
             names = [f"s{i}" for i in range(len(self.halves.saved) + len(stage.checks) + len(self.carried))]
             source.line(f"{', '.join(names)}, = ctx.saved_tensors")
-        saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
+        saved = [f"s{i}" for i in usual.saved]
+        saved += [self._name(self._given(place)) for place in self.halves.numbers]
+        saved += [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
         with self._below_autograd(source, self.halves.backward, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
@@ -337,6 +349,7 @@ class CallWriter:
             num_leading=len(self.leading),
             has_live=bool(self.calling.live),
             has_end=self.has_end,
+            has_dims=bool(self.dims),
         )
 
     # -- the result -------------------------------------------------------------------------------------
@@ -348,6 +361,14 @@ class CallWriter:
             return text
         unflatten = source.name("tree_unflatten", tree_unflatten)
         return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
+
+
+def _carrier(source: Source, spec: Spec) -> str:
+    """A tensor of this shape without memory of its own."""
+    zero = torch.zeros((), dtype=spec.dtype, device=spec.device)
+    if sizes_in(spec.shape):
+        return f"{source.name('carrier', zero)}.expand({spec.shape})"
+    return source.name("carrier", zero.expand(spec.shape))
 
 
 def _literal(structure: TreeSpec, leaves: list[str], used: int = 0) -> tuple[str | None, int]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, Unpacked, restrided, run_compiled
 from foregrad.runtime.dead_ends import Errors
+from foregrad.runtime.formulas import Dims, formulas
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
@@ -53,6 +55,7 @@ class CompiledStage:
     ) -> None:
         """`known` are the halves, where they were compiled before."""
         self.stage = stage
+        self.sizes = stage.recording.sizes
         self.program = program
         self._way = way
         self.halves: Halves = program.halves
@@ -129,7 +132,8 @@ class CompiledStage:
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
         layouts = tuple(None if t is None else t.stride() for t in tangents)
-        if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
+        is_open = len(self._backwards) < _MOST_LAYOUTS and self.sizes is None
+        if layouts in self._backwards or is_open:
             return layouts
         usual = usual_layouts(self.stage.sources)
         return tuple(None if stride is None else usual[place] for place, stride in enumerate(layouts))
@@ -175,18 +179,30 @@ class CompiledStage:
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
         run = self._start(halves.backward, "backward", known)
+        strides = tuple(i.spec.stride for i in inputs if i.role == "tangent")
+        numbers = tuple(calling.inputs[i] for i in halves.numbers)
         return lambda: CompiledBackward(
             run=run(),
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
-            strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
+            strides=strides,
             checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
+            at=None if self.sizes is None else formulas(self.sizes, (strides, numbers)),
         )
 
-    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        return run_compiled(self.backward(self.layouts_of(tangents)), saved, tangents, live)
+        return run_compiled(self.backward(self.layouts_of(tangents)), saved, tangents, live, dims)
+
+    @cached_property
+    def at(self) -> Callable[[Dims], Any]:
+        """For a stage whose forward is a backward: the strides of its tangents in a call, and its inputs that are
+        numbers; None for those that are tangents."""
+        assert self.stage.earlier is not None
+        strides = tuple(t.spec.stride for t in self.stage.earlier.tangents if t is not None)
+        numbers = tuple(self.program.calling.inputs[i] for i in self.halves.inputs)
+        return (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, (strides, numbers))
 
     def next_stage(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
@@ -253,12 +269,13 @@ class Later(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], live: Any, tangents: Any, *edges: Any) -> Any:
+    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], around: Any, tangents: Any, *edges: Any) -> Any:
         halves, stage = compiled.halves, compiled.stage
-        assert stage.earlier is not None
-        wanted = [t for t in stage.earlier.tangents if t is not None]
+        live, dims = around
+        strides, numbers = compiled.at(dims)
         with exclude_keys(BELOW_AUTOGRAD):
-            given = [restrided(t, w.spec.stride) for t, w in zip(tangents, wanted, strict=True)]
+            arrived = iter([restrided(t, stride) for t, stride in zip(tangents, strides, strict=True)])
+            given = [next(arrived) if number is None else number for number in numbers]
             results = compiled.run_forward(*given, *(kept[s.key] for s in halves.kept))
         num = len(halves.outputs)
         outputs = tuple(None if r is None else r.detach() for r in results[:num])
@@ -269,7 +286,7 @@ class Later(torch.autograd.Function):
             "value": results[num:],
         }
         ctx.set_materialize_grads(False)
-        ctx.compiled, ctx.live, ctx.num_edges = compiled, live, len(edges)
+        ctx.compiled, ctx.live, ctx.dims, ctx.num_edges = compiled, live, dims, len(edges)
         ctx.save_for_backward(*[sources[s.source][s.place] for s in halves.saved], *edges)
         gradients = stage.earlier.gradients
         ctx.mark_non_differentiable(
@@ -288,14 +305,14 @@ class Later(torch.autograd.Function):
         if torch.is_grad_enabled():
             saved = Unpacked(ctx)
             edges = saved.outputs(len(ctx.compiled.halves.saved)) if ctx.num_edges else ()
-            gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, edges)
+            gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, ctx.dims, edges)
         else:
-            gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live)
+            gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live, ctx.dims)
         return (None, None, None, None, *gradients)
 
 
 def differentiable_backward(
-    compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, edges: Sequence[Any]
+    compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, dims: Dims, edges: Sequence[Any]
 ) -> list[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
     differentiable = tuple(t is not None and t.requires_grad for t in tangents)
@@ -306,4 +323,4 @@ def differentiable_backward(
     kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
     defined = [t for t in tangents if t is not None]
     slots = [*edges, *(t for t in defined if t.requires_grad)]
-    return list(Later.apply(following, kept, live, defined, *slots))  # type: ignore[no-untyped-call]
+    return list(Later.apply(following, kept, (live, dims), defined, *slots))  # type: ignore[no-untyped-call]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from foregrad.words.generated import Generated, Recipe
+from foregrad.words.size import Size
 
 
 class Source:
@@ -48,7 +49,7 @@ class Source:
         """A plain value as text, or as a name where its text would not give it back."""
         if type(value) in (bool, int, str, type(None)) or (type(value) is float and value - value == 0.0):
             return repr(value)
-        return self.name("k", value)
+        return repr(value) if isinstance(value, Size) else self.name("k", value)
 
     def load(self, name: str) -> Callable[..., Any]:
         return Generated(name, str(self), self.namespace, self._recipes).load()

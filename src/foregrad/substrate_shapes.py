@@ -1,0 +1,126 @@
+"""Torch's symbols for sizes. Imported when a dimension varies, since it brings sympy. Checked against torch 2.13."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
+
+from foregrad.errors import CaptureError
+from foregrad.words.size import Size
+
+__all__ = ["Shapes"]
+
+#: What generated code may say about sizes beside their names: arithmetic of integers is exact.
+_KNOWN_WORDS = {"max", "min", "and", "or", "not", "if", "else"}
+
+
+class _Dimension(Source):
+    """Where a symbol is read, in words."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def _name_template(self) -> str:
+        return self.text
+
+
+class _Printer(PythonPrinter):
+    """Expressions in the names that symbols have here."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def _print_Symbol(self, expr: Any) -> str:
+        return self._names[expr.name]
+
+
+class _Environment(ShapeEnv):
+    """Torch's record of symbols and guards, which says when it has a new guard."""
+
+    def __init__(self, shapes: Shapes, on_guard: Callable[[], None]) -> None:
+        super().__init__(
+            allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False, duck_shape=False, specialize_zero_one=True
+        )
+        self.shapes = shapes
+        self._on_guard = on_guard
+
+    def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
+        if "suppressed" not in prefix:
+            self._on_guard()
+
+
+class Shapes:
+    """Symbols, their values in one call, and the guards under which what was computed with them holds.
+
+    A size is at least 2: 0 and 1 behave otherwise, and get programs of their own. `on_guard` is called for each guard.
+    """
+
+    def __init__(self, on_guard: Callable[[], None]) -> None:
+        self._environment = _Environment(self, on_guard)
+        self.mode = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=False)
+        self._code: dict[str, str] = {}
+        self._text: dict[str, str] = {}
+        self._values: dict[Any, int] = {}
+        self._sizes: dict[Any, Any] = {}
+
+    def new_symbol(self, value: int, code: str, text: str) -> torch.SymInt:
+        """A symbol for a dimension of this size: its name in generated code, and in words."""
+        source = _Dimension(text)
+        symbol = self._environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        self._code[symbol.name], self._text[symbol.name] = code, text
+        self._values[symbol] = value
+        found: Any = self._environment.create_symintnode(symbol, hint=value, source=source)
+        return found
+
+    # -- what a `Size` asks ---------------------------------------------------------------------------
+
+    def size(self, value: Any) -> Any:
+        """The expression behind torch's symbol, in one form for each polynomial."""
+        expression = value.node.expr
+        if expression not in self._sizes:
+            expanded = sympy.expand(expression)
+            value = self.value_of(expanded)
+            self._sizes[expression] = value if expanded.is_Integer else Size(expanded, value, self)
+        return self._sizes[expression]
+
+    def are_equal(self, one: Size, other: Any) -> bool:
+        expression = other.expression if isinstance(other, Size) else sympy.Integer(other)
+        if one.expression == expression:
+            return True
+        replace = self._environment.replace
+        return bool(self._environment.replacements) and sympy.expand(replace(one.expression) - replace(expression)) == 0
+
+    def symint(self, expression: Any) -> torch.SymInt:
+        found: Any = self._environment.create_symintnode(expression, hint=self.value_of(expression))
+        return found
+
+    def value_of(self, expression: Any) -> int:
+        return int(expression.xreplace(self._values))
+
+    def code(self, expression: Any) -> str:
+        """Python over `dim0`, `dim1` and so on."""
+        text = _Printer(self._code).doprint(expression)
+        words = set(re.findall(r"[A-Za-z_][\w.]*", text)) - _KNOWN_WORDS - set(self._code.values())
+        if words or "/" in text.replace("//", ""):
+            raise CaptureError(f"{self.text(expression)} is not computed in integers alone, as a size that varies.")
+        return f"({text})" if " " in text or "*" in text else text
+
+    def text(self, expression: Any) -> str:
+        """The same in the names of dimensions."""
+        return _Printer(self._text).doprint(self._environment.replace(expression)).replace(" ", "")
+
+    # -- guards ---------------------------------------------------------------------------------------
+
+    def assumed(self) -> list[Any]:
+        """What was found to hold, as expressions, in order."""
+        return [guard.expr for guard in self._environment.guards]
