@@ -20,6 +20,7 @@ from foregrad.errors import CaptureError
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
 from foregrad.record.scaler import CreatesState
+from foregrad.record.sizes import Dimensions
 from foregrad.runtime.halves import Pass, Way
 from foregrad.store.cache import Cache
 from foregrad.substrate import tell_it_steps
@@ -117,7 +118,7 @@ class Step(Compiled):
         except CreatesState:
             return self._target(*args, **kwargs)
 
-    def _record(self, args: Any, kwargs: Any) -> Captured:
+    def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python)
         if len(self.captures) == _MANY_CAPTURES:
             reason = (

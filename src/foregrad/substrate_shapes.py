@@ -14,7 +14,7 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
 from foregrad.errors import CaptureError
-from foregrad.words.size import Size
+from foregrad.words.size import Formula, Size
 
 __all__ = ["Shapes"]
 
@@ -34,7 +34,7 @@ class _Dimension(Source):
 
 
 class _Printer(PythonPrinter):
-    """Expressions in the names that symbols have here."""
+    """Expressions in the names that symbols have here, on plain numbers."""
 
     def __init__(self, names: dict[str, str]) -> None:
         super().__init__()
@@ -42,6 +42,12 @@ class _Printer(PythonPrinter):
 
     def _print_Symbol(self, expr: Any) -> str:
         return self._names[expr.name]
+
+    def _print_ToFloat(self, expr: Any) -> str:
+        return f"float({self._print(expr.args[0])})"
+
+    def _helper_sqrt(self, expr: Any) -> str:
+        return f"math.sqrt({self._print(expr)})"
 
 
 class _Environment(ShapeEnv):
@@ -65,20 +71,22 @@ class Shapes:
     A size is at least 2: 0 and 1 behave otherwise, and get programs of their own. `on_guard` is called for each guard.
     """
 
-    def __init__(self, on_guard: Callable[[], None]) -> None:
+    def __init__(self, on_guard: Callable[[], None], formulas: Any) -> None:
+        self.formulas = formulas  # of floats
         self._environment = _Environment(self, on_guard)
         self.mode = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=False)
         self._code: dict[str, str] = {}
         self._text: dict[str, str] = {}
-        self._values: dict[Any, int] = {}
+        self._words: dict[str, str] = {}
+        self._values: dict[Any, Any] = {}
         self._sizes: dict[Any, Any] = {}
 
-    def new_symbol(self, value: int, code: str, text: str) -> torch.SymInt:
-        """A symbol for a dimension of this size: its name in generated code, and in words."""
+    def new_symbol(self, value: int, code: str, text: str, words: str) -> torch.SymInt:
+        """A symbol for a dimension of this size: its name in generated code, in listings, and in words."""
         source = _Dimension(text)
         symbol = self._environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
-        self._code[symbol.name], self._text[symbol.name] = code, text
-        self._values[symbol] = value
+        self._code[symbol.name], self._text[symbol.name], self._words[symbol.name] = code, text, words
+        self._values[symbol] = sympy.Integer(value)
         found: Any = self._environment.create_symintnode(symbol, hint=value, source=source)
         return found
 
@@ -104,20 +112,32 @@ class Shapes:
         found: Any = self._environment.create_symintnode(expression, hint=self.value_of(expression))
         return found
 
-    def value_of(self, expression: Any) -> int:
-        return int(expression.xreplace(self._values))
+    def value_of(self, expression: Any) -> Any:
+        found = expression.xreplace(self._values)
+        return int(found) if found.is_integer else float(found)
 
     def code(self, expression: Any) -> str:
-        """Python over `dim0`, `dim1` and so on."""
+        """Python over `dim0`, `dim1` and so on, in integers alone: these are exact in any order."""
         text = _Printer(self._code).doprint(expression)
         words = set(re.findall(r"[A-Za-z_][\w.]*", text)) - _KNOWN_WORDS - set(self._code.values())
-        if words or "/" in text.replace("//", ""):
-            raise CaptureError(f"{self.text(expression)} is not computed in integers alone, as a size that varies.")
+        if words or "." in text or "/" in text.replace("//", ""):
+            raise CaptureError(f"{self.words(expression)} is not computed in integers alone.")
         return f"({text})" if " " in text or "*" in text else text
+
+    def formula(self, value: torch.SymFloat) -> Formula:
+        """A float that torch itself has computed from sizes, if it is computed in one order only."""
+        expression = value.node.expr
+        if any(len(part.args) > 2 for part in expression.atoms(sympy.Add, sympy.Mul) if not part.is_integer):
+            raise CaptureError(f"{self.words(expression)} is not computed in one order only.")
+        return Formula(f"({_Printer(self._code).doprint(expression)})", self.text(expression), self.value_of(expression))
 
     def text(self, expression: Any) -> str:
         """The same in the names of dimensions."""
         return _Printer(self._text).doprint(self._environment.replace(expression)).replace(" ", "")
+
+    def words(self, expression: Any) -> str:
+        """A condition as the user would write it."""
+        return str(_Printer(self._words).doprint(expression))
 
     # -- guards ---------------------------------------------------------------------------------------
 

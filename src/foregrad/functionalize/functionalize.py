@@ -23,7 +23,7 @@ from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
-from foregrad.words.size import Size, sizes_in
+from foregrad.words.size import VARYING, Formula, Size, sizes_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -63,7 +63,7 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
-        self.number: Callable[[Expression | Size], fx.Node]  # the input that brings a number
+        self.number: Callable[[Expression | Size | Formula], fx.Node]  # the input that brings a number
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -349,7 +349,7 @@ class Functionalizer:
 
     def _with_numbers(self, value: Any) -> Any:
         """Arguments with inputs for sizes that vary."""
-        if isinstance(value, Size):
+        if isinstance(value, VARYING):
             return self.number(value)
         if isinstance(value, (list, tuple)):
             return type(value)(self._with_numbers(v) for v in value)

@@ -26,7 +26,7 @@ from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
-from foregrad.words.size import Size
+from foregrad.words.size import VARYING, Formula, Size
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -67,14 +67,14 @@ class _Builder:
     outputs: list[Output] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
     given_out: set[fx.Node] = field(default_factory=set)
-    lifted: list[Lifted | Expression | Size | None] = field(default_factory=list)
+    lifted: list[Lifted | Expression | Size | Formula | None] = field(default_factory=list)
     objects: list[int | None] = field(default_factory=list)
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     last_input: fx.Node | None = None
     constants: dict[str, torch.Tensor] = field(default_factory=dict)
     homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
-    numbers: dict[Expression | Size, fx.Node] = field(default_factory=dict)
+    numbers: dict[Expression | Size | Formula, fx.Node] = field(default_factory=dict)
 
     def build(self, name: str) -> Program:
         stage, recording = self.stage, self.stage.recording
@@ -109,17 +109,17 @@ class _Builder:
                 continue  # its views are inputs of their own
             self._input(lifted.role, lifted.name, lifted.spec, lifted.alias, lifted)
 
-    def _number(self, number: Expression | Size) -> fx.Node:
+    def _number(self, number: Expression | Size | Formula) -> fx.Node:
         """The input that brings a number."""
         if number not in self.numbers:
             spec = NumberSpec.of(number.value)
             assert isinstance(spec, NumberSpec)
-            text = str(number) if isinstance(number, Size) else number.text
+            text = str(number) if isinstance(number, VARYING) else number.text
             self.numbers[number] = self._input("number", _short(text), spec, None, number)
         return self.numbers[number]
 
     def _input(
-        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | Size | None
+        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | Size | Formula | None
     ) -> fx.Node:
         graph = self.functional.graph
         with graph.inserting_after(self.last_input) if self.last_input is not None else graph.inserting_before():

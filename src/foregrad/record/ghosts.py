@@ -10,6 +10,7 @@ itself where it has tensors on the meta device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -26,6 +27,7 @@ from foregrad.substrate import (
     UnsupportedOperatorException,
     neg_view,
     quiet_torch,
+    symbolic_kernels,
     uninitialized_memory_untouched,
 )
 
@@ -143,6 +145,10 @@ class GhostTable:
         self._fakes = fakes or FakeTensorMode(allow_non_fake_inputs=False)
         self._has_symbols = fakes is not None
 
+    def making(self) -> AbstractContextManager[Any]:
+        """Where stand-ins of ghosts are made."""
+        return self._fakes if self._has_symbols else nullcontext()
+
     def number_of(self, look: Any) -> int:
         """A small number for what a tensor looks like: cheap to compare."""
         return self._looks.setdefault(look, len(self._looks))
@@ -163,7 +169,7 @@ class GhostTable:
         is_unsupported = False
         with quiet_torch():
             try:
-                with self._fakes, torch.no_grad():
+                with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
                     return _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise

@@ -147,7 +147,11 @@ class Recording:
 
     @contextmanager
     def _numbers(self) -> Iterator[None]:
-        """Python's own functions take the numbers of declared state, if there is any."""
+        """Python's own functions take the numbers of declared state, and sizes that vary, if there are any."""
+        if self.sizes is not None:
+            with numbers_in_math():
+                yield
+            return
         if self.recorder.values.mirror is None:
             yield
             return
@@ -183,6 +187,8 @@ class Recording:
                 self.outputs.append(leaf.node.tensor)
             elif expression_of(leaf) is not None:
                 self.outputs.append(leaf.node)
+            elif self.sizes is not None and self.sizes.varies(leaf):
+                self.outputs.append(self.sizes.plain(leaf))
             elif isinstance(leaf, _PLAIN_OUTPUTS):
                 self.outputs.append(leaf)
             else:
@@ -240,6 +246,8 @@ class Recording:
                     if extra is not None:
                         gradients[place] = extra if gradients[place] is None else gradients[place] + extra
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
+            if self.sizes is not None and not self.sizes.is_finished:
+                raise  # it may be right for plain sizes
             error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
         finally:

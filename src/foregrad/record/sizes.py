@@ -13,6 +13,10 @@ from typing import Any
 
 import torch
 
+from foregrad.errors import CaptureError
+from foregrad.record.faces import Formulas, formula_of
+from foregrad.words.size import Shape, frozen, frozen_all
+
 
 #: Which dimensions vary, by the name of the argument.
 Dimensions = dict[str, tuple[int, ...]]
@@ -23,9 +27,14 @@ class Symbol:
     """A dimension that varies: `dim1` is the size of a dimension of an argument."""
 
     code: str
-    real: torch.Tensor | None  # the argument, until the capture is finished
+    name: str  # of the argument
     dim: int
-    text: str  # `tokens.1`
+    real: torch.Tensor | None  # the argument itself, until the capture is finished
+
+    @property
+    def words(self) -> str:
+        """As the user would write it: `tokens.shape[1]`."""
+        return f"{self.name}.shape[{self.dim}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +53,12 @@ class Sizes:
         from foregrad.substrate_shapes import Shapes
 
         self._wanted = wanted
-        self._lines: list[str] = []
+        self._found: list[str | Assumed] = []  # conditions of our own, and for each of torch's its line
         self.here: Callable[[], str] = lambda: ""  # which line is running
-        self.shapes = Shapes(lambda: self._lines.append(self.here().strip()))
+        self.shapes = Shapes(lambda: self._found.append(self.here().strip()), Formulas(self.assume))
         self.symbols: list[Symbol] = []
         self.attributes: frozenset[str] = frozenset()  # that every ghost has
+        self.num_checked = -1  # how many assumptions each call checks; -1 until the capture is finished
 
     @property
     def mode(self) -> AbstractContextManager[Any]:
@@ -63,9 +73,9 @@ class Sizes:
         size: list[Any] = list(real.size())
         for dim in sorted({dim % len(size) for dim in self._wanted.get(name, ()) if size}):
             if size[dim] > 1:
-                code, text = f"dim{len(self.symbols)}", f"{name}.{dim}"
-                self.symbols.append(Symbol(code, real, dim, text))
-                size[dim] = self.shapes.new_symbol(size[dim], code, text)
+                symbol = Symbol(f"dim{len(self.symbols)}", name, dim, real)
+                self.symbols.append(symbol)
+                size[dim] = self.shapes.new_symbol(size[dim], symbol.code, f"{name}.{dim}", symbol.words)
         stride, offset = _strides(tuple(real.size()), tuple(real.stride()), size), real.storage_offset()
         extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if 0 not in size else 0
         memory = torch.empty((offset + extent) * real.dtype.itemsize, dtype=torch.uint8, device=real.device)
@@ -73,17 +83,47 @@ class Sizes:
         self.attributes |= vars(ghost).keys()
         return ghost.set_(memory.untyped_storage(), offset, size, stride)
 
-    def assumed(self, first: int = 0) -> list[Assumed]:
-        """What the recording relies on, from the guard with this number on."""
-        found = zip(self.shapes.assumed()[first:], self._lines[first:], strict=True)
-        return [Assumed(self.shapes.code(e), self.shapes.text(e), line) for e, line in found]
+    def varies(self, value: Any) -> bool:
+        """Whether a result of the function is a number or a shape that varies."""
+        return isinstance(value, (torch.SymInt, torch.SymFloat)) or (
+            type(value) is torch.Size and any(isinstance(n, torch.SymInt) for n in value)
+        )
+
+    def plain(self, value: Any) -> Any:
+        """Such a result as it is recorded."""
+        if type(value) is torch.Size:
+            return Shape(frozen_all(value))
+        return frozen(value) if isinstance(value, torch.SymInt) else formula_of(value)
 
     @property
-    def num_assumed(self) -> int:
-        return len(self._lines)
+    def is_finished(self) -> bool:
+        return self.num_checked >= 0
+
+    def assume(self, code: str, text: str) -> None:
+        """Let the program hold only where a condition does."""
+        self._found.append(Assumed(code, text, self.here().strip()))
+
+    def assumed(self, first: int = 0) -> list[Assumed]:
+        """What the recording relies on, from the condition with this number on."""
+        conditions = iter(self.shapes.assumed())
+        found = [one if isinstance(one, Assumed) else (next(conditions), one) for one in self._found][first:]
+        return list(
+            dict.fromkeys(
+                one if isinstance(one, Assumed) else Assumed(self.shapes.code(one[0]), self.shapes.words(one[0]), one[1])
+                for one in found
+            )
+        )
+
+    def checked(self) -> list[Assumed]:
+        """All that the recording relies on so far, which each call checks from now on."""
+        self.num_checked = len(self._found)
+        return self.assumed()
 
     def release(self) -> None:
         """Let go of every real tensor."""
+        if len(self._found) != self.num_checked:
+            late = self.assumed(self.num_checked)[0]
+            raise CaptureError(f"{late.text} is assumed too late to be checked at each call.\n  {late.line}")
         for symbol in self.symbols:
             symbol.real = None
 

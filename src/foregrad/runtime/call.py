@@ -41,7 +41,7 @@ from foregrad.substrate import (
     tree_unflatten,
     version_of,
 )
-from foregrad.words.size import Size, sizes_in
+from foregrad.words.size import VARYING, Formula, Size, sizes_in
 from foregrad.words.spec import Spec
 
 _FEW_OPS = 6
@@ -66,7 +66,7 @@ class CallWriter:
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
         self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
-        self.rest = [given for given in self.inputs if given not in self.differentiable and not isinstance(given, Size)]
+        self.rest = [given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)]
         self.dims = dims_of(compiled.sizes)
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
@@ -78,7 +78,7 @@ class CallWriter:
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
-    def _given(self, place: int) -> Lifted | Expression | Size:
+    def _given(self, place: int) -> Lifted | Expression | Size | Formula:
         given = self.calling.inputs[place]
         assert given is not None
         return given
@@ -159,8 +159,8 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, given: Lifted | Expression | Size) -> str:
-        if isinstance(given, Size):
+    def _name(self, given: Lifted | Expression | Size | Formula) -> str:
+        if isinstance(given, VARYING):
             return repr(given)
         return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 

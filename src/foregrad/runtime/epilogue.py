@@ -25,7 +25,7 @@ from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
 from foregrad.substrate import set_version, set_versions, version_of
 from foregrad.words.attached import Attached
-from foregrad.words.size import Size, sizes_in
+from foregrad.words.size import VARYING, sizes_in
 
 aten = torch.ops.aten
 
@@ -213,6 +213,6 @@ def _arg(value: Any, source: Source) -> str:
         return f"o{value.object}"
     if isinstance(value, list):
         return "[" + ", ".join(_arg(v, source) for v in value) + "]"
-    if isinstance(value, (bool, int, str, type(None), Size)):
+    if isinstance(value, (bool, int, str, type(None), *VARYING)):
         return repr(value)
     return source.name("k", value)

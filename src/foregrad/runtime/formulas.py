@@ -11,12 +11,12 @@ from foregrad.runtime.source import Source
 Dims = tuple[int, ...]  # the sizes of one call, in the order of their symbols
 
 
-def formulas(sizes: Sizes, values: tuple[Any, ...]) -> Callable[[Dims], tuple[Any, ...]]:
-    """A function that gives these values in a call with other dimensions."""
+def formulas(sizes: Sizes, text: str) -> Callable[[Dims], tuple[Any, ...]]:
+    """A function of the dimensions of a call, which gives what a text says."""
     source = Source()
     with source.block("def values(dims):"):
         source.line(f"{dims_of(sizes)}= dims")
-        source.line(f"return {values!r}")
+        source.line(f"return {text}")
     return source.load("values")
 
 

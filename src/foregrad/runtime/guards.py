@@ -306,7 +306,7 @@ class GuardWriter:
         for symbol in self.assumed.sizes.symbols:
             self.source.line(f"{symbol.code} = {self.bound[id(symbol.real)]}.size({symbol.dim})")
             self.miss_if(f"{symbol.code} < 2")
-        for assumed in self.assumed.sizes.assumed():
+        for assumed in self.assumed.sizes.checked():
             self.miss_if(f"not {assumed.code}")
         for lifted in self.assumed.lifted:
             if _free(lifted)[1]:

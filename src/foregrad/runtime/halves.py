@@ -45,6 +45,7 @@ class Way:
     passes: tuple[Pass, ...] = ()
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
+    dynamic: Any = False  # which sizes vary: `dynamic.Choice`
 
 
 class CompiledStage:
@@ -188,12 +189,25 @@ class CompiledStage:
             strides=strides,
             checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
-            at=None if self.sizes is None else formulas(self.sizes, (strides, numbers)),
+            at=None if self.sizes is None else formulas(self.sizes, repr((strides, numbers))),
         )
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        return run_compiled(self.backward(self.layouts_of(tangents)), saved, tangents, live, dims)
+        found = self.backward(self.layouts_of(tangents))
+        self.check_sizes(dims)
+        return run_compiled(found, saved, tangents, live, dims)
+
+    def check_sizes(self, dims: Dims) -> None:
+        """Refuse a backward that was recorded after the capture, with assumptions that no call checks."""
+        late = self.sizes.assumed(self.sizes.num_checked) if self.sizes is not None else []
+        for one in late:
+            assert self.sizes is not None
+            if not formulas(self.sizes, one.code)(dims):
+                raise BackwardError(
+                    f"this backward was recorded where {one.text}, which does not hold now.\n  {one.line}\n"
+                    "Compile with dynamic=False."
+                )
 
     @cached_property
     def at(self) -> Callable[[Dims], Any]:
@@ -202,7 +216,7 @@ class CompiledStage:
         assert self.stage.earlier is not None
         strides = tuple(t.spec.stride for t in self.stage.earlier.tangents if t is not None)
         numbers = tuple(self.program.calling.inputs[i] for i in self.halves.inputs)
-        return (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, (strides, numbers))
+        return (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, repr((strides, numbers)))
 
     def next_stage(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
@@ -317,6 +331,7 @@ def differentiable_backward(
     """The gradients of a stage, as tensors that can be differentiated again."""
     differentiable = tuple(t is not None and t.requires_grad for t in tangents)
     following = compiled.next_stage(compiled.layouts_of(tangents), differentiable)
+    compiled.check_sizes(dims)
     needed = {s.key for s in following.halves.kept}
     for i in compiled.checks_of(following.program):
         saved[i]

@@ -56,6 +56,33 @@ class Size:
         return bool(self.symbol())
 
 
+class Formula:
+    """A number of Python's that is computed from sizes and is none itself, such as a float; `repr` and `str` as above."""
+
+    __slots__ = ("code", "text", "value")
+
+    def __init__(self, code: str, text: str, value: Any) -> None:
+        self.code = code
+        self.text = text
+        self.value = value  # in the call that was captured
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Formula) and self.code == other.code
+
+    def __hash__(self) -> int:
+        return hash(self.code)
+
+    def __repr__(self) -> str:
+        return self.code
+
+    def __str__(self) -> str:
+        return self.text
+
+
+#: What varies between calls.
+VARYING = (Size, Formula)
+
+
 def _computed(function: Callable[..., Any], *, is_reflected: bool = False) -> Any:
     def method(self: Size, other: Any) -> Any:
         if not isinstance(other, (int, Size)):
@@ -79,6 +106,12 @@ def frozen(value: Any) -> Any:
     return value if type(value) is int else value.node.shape_env.shapes.size(value)
 
 
+class Shape(tuple[Any, ...]):
+    """A `torch.Size` in which sizes vary, among the results of a function."""
+
+    __slots__ = ()
+
+
 def frozen_all(values: Iterable[Any]) -> tuple[Any, ...]:
     return tuple([frozen(value) for value in values])
 
@@ -97,9 +130,9 @@ def thawed(value: Any) -> Any:
     return value
 
 
-def sizes_in(value: Any) -> list[Size]:
-    """Every size that varies in nested lists, tuples and dicts, in order."""
-    if isinstance(value, Size):
+def sizes_in(value: Any) -> list[Size | Formula]:
+    """Everything that varies in nested lists, tuples and dicts, in order."""
+    if isinstance(value, VARYING):
         return [value]
     if isinstance(value, (list, tuple)):
         return [s for v in value for s in sizes_in(v)]

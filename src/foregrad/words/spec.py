@@ -50,6 +50,10 @@ class Spec:
         """The same with torch's symbols as `Size`s."""
         return replace(self, shape=frozen_all(self.shape), stride=frozen_all(self.stride))
 
+    def plain(self) -> Spec:
+        """The same with the sizes of the call that was captured."""
+        return replace(self, shape=tuple(map(value_of, self.shape)), stride=tuple(map(value_of, self.stride)))
+
     @property
     def num_bytes(self) -> int:
         return self.extent * self.dtype.itemsize
