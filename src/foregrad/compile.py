@@ -38,6 +38,7 @@ from foregrad.runtime.miss import MISS
 from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
+from foregrad.twins import Twins
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings, part, watched
 
@@ -257,13 +258,23 @@ class Compiled:
         with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
                 captured = self._record(args, kwargs, dims)
+            twins = self._twins(captured, args, kwargs, way, dims) if dims else None
             with part("passes"):
                 program = captured.program.apply(way.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures])
-            return self._make(
+            made = self._make(
                 captured, way, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
             )
+            if twins is not None:
+                made.stage.twin, twins.expected = twins, str(made.program)
+            return made
+
+    def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
+        quiet = replace(way, shows_progress=False)
+        return Twins(
+            captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
+        )
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         return make_capture(captured, way, *rest)

@@ -33,6 +33,7 @@ from foregrad.substrate import (
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
+    no_dispatch_modes,
     no_function_modes,
     num_function_modes,
     version_of,
@@ -380,7 +381,8 @@ class Recorder(TorchDispatchMode):
         """A tensor built from Python numbers inside the function: its data is part of the program."""
         ghost = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=real.device)
         alias = self.register(ghost, kind="constant")
-        self.constants[alias.storage] = real.detach()
+        with no_dispatch_modes():
+            self.constants[alias.storage] = real.detach()
         return ghost
 
     def _note_live(self, node: Any) -> None:

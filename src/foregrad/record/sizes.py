@@ -6,7 +6,7 @@ shape function or Python needs to know (`if x.shape[0] > 8`), the answer is a gu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -76,7 +76,7 @@ class Sizes:
                 symbol = Symbol(f"dim{len(self.symbols)}", name, dim, real)
                 self.symbols.append(symbol)
                 size[dim] = self.shapes.new_symbol(size[dim], symbol.code, f"{name}.{dim}", symbol.words)
-        stride, offset = _strides(tuple(real.size()), tuple(real.stride()), size), real.storage_offset()
+        stride, offset = symbolic_strides(real, size), real.storage_offset()
         extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if 0 not in size else 0
         memory = torch.empty((offset + extent) * real.dtype.itemsize, dtype=torch.uint8, device=real.device)
         ghost = torch.empty(0, dtype=real.dtype, device=real.device)
@@ -103,10 +103,14 @@ class Sizes:
         """Let the program hold only where a condition does."""
         self._found.append(Assumed(code, text, self.here().strip()))
 
-    def assumed(self, first: int = 0) -> list[Assumed]:
-        """What the recording relies on, from the condition with this number on."""
+    @property
+    def num_assumed(self) -> int:
+        return len(self._found)
+
+    def assumed(self, first: int = 0, end: int | None = None) -> list[Assumed]:
+        """What the recording relies on, from the condition with one number to that with another."""
         conditions = iter(self.shapes.assumed())
-        found = [one if isinstance(one, Assumed) else (next(conditions), one) for one in self._found][first:]
+        found = [one if isinstance(one, Assumed) else (next(conditions), one) for one in self._found][first:end]
         return list(
             dict.fromkeys(
                 one if isinstance(one, Assumed) else Assumed(self.shapes.code(one[0]), self.shapes.words(one[0]), one[1])
@@ -133,8 +137,9 @@ def fakes(sizes: Sizes | None) -> AbstractContextManager[Any]:
     return nullcontext() if sizes is None else sizes.mode
 
 
-def _strides(sizes: tuple[int, ...], strides: tuple[int, ...], symbols: list[Any]) -> tuple[Any, ...]:
-    """The strides of a tensor, in symbols where they are products of sizes."""
+def symbolic_strides(tensor: torch.Tensor, symbols: Sequence[Any]) -> tuple[Any, ...]:
+    """The strides of a tensor, in symbols where they are products of its sizes."""
+    sizes, strides = tensor.size(), tensor.stride()
     found: list[Any] = list(strides)
     expected: Any = 1
     plain = 1

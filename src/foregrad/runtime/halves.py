@@ -25,11 +25,13 @@ from foregrad.program.split import Halves, Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
+from foregrad.record.sizes import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, Unpacked, restrided, run_compiled
 from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.words.size import frozen_all
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
@@ -69,6 +71,8 @@ class CompiledStage:
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
+        self._assumed: dict[Any, int] = {}  # how much these assume about sizes that vary
+        self.twin: Callable[[Dims], CompiledStage] | None = None  # the stage, recorded for the sizes of another call
         backward = None if stage.backward is None else self._start_backward(program, self.halves, known[1])
         self.run_forward = forward()
         if stage.backward is not None and backward is not None:
@@ -132,18 +136,23 @@ class CompiledStage:
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
-        layouts = tuple(None if t is None else t.stride() for t in tangents)
-        is_open = len(self._backwards) < _MOST_LAYOUTS and self.sizes is None
-        if layouts in self._backwards or is_open:
+        layouts = tuple(None if t is None else self._layout(t, s) for t, s in zip(tangents, self.stage.sources, strict=True))
+        if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
             return layouts
         usual = usual_layouts(self.stage.sources)
         return tuple(None if stride is None else usual[place] for place, stride in enumerate(layouts))
+
+    def _layout(self, tangent: torch.Tensor, source: torch.Tensor) -> tuple[int, ...]:
+        if self.sizes is None:
+            return tangent.stride()
+        return frozen_all(symbolic_strides(tangent, source.size()))
 
     def backward(self, layouts: Layouts) -> CompiledBackward:
         """The backward for tangents of these layouts."""
         with self._lock:
             if layouts not in self._backwards:
                 self._backwards[layouts] = self._record_backward(layouts)
+                self._note_sizes(layouts)
             found = self._backwards[layouts]
         if found.error is not None:
             raise found.error.with_traceback(None)
@@ -194,20 +203,30 @@ class CompiledStage:
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        found = self.backward(self.layouts_of(tangents))
-        self.check_sizes(dims)
+        layouts = self.layouts_of(tangents)
+        found = self.backward(layouts)
+        if (failing := self._failing(layouts, dims)) is not None:
+            return self._twin(failing, dims).run_backward(saved, tangents, live, dims)
         return run_compiled(found, saved, tangents, live, dims)
 
-    def check_sizes(self, dims: Dims) -> None:
-        """Refuse a backward that was recorded after the capture, with assumptions that no call checks."""
-        late = self.sizes.assumed(self.sizes.num_checked) if self.sizes is not None else []
-        for one in late:
-            assert self.sizes is not None
-            if not formulas(self.sizes, one.code)(dims):
-                raise BackwardError(
-                    f"this backward was recorded where {one.text}, which does not hold now.\n  {one.line}\n"
-                    "Compile with dynamic=False."
-                )
+    def _note_sizes(self, recorded: Any) -> None:
+        if self.sizes is not None:
+            self._assumed[recorded] = self.sizes.num_assumed
+
+    def _failing(self, recorded: Any, dims: Dims) -> Assumed | None:
+        """What a backward assumes that was recorded after the capture, and does not hold: no call checks it."""
+        if self.sizes is None or recorded not in self._assumed:
+            return None
+        late = self.sizes.assumed(self.sizes.num_checked, self._assumed[recorded])
+        return next((one for one in late if not formulas(self.sizes, one.code)(dims)), None)
+
+    def _twin(self, failing: Assumed, dims: Dims) -> CompiledStage:
+        if self.twin is None:
+            raise BackwardError(
+                f"this backward was recorded where {failing.text}, which does not hold now.\n  {failing.line}\n"
+                "Compile with dynamic=False."
+            )
+        return self.twin(dims)
 
     @cached_property
     def at(self) -> Callable[[Dims], Any]:
@@ -218,13 +237,16 @@ class CompiledStage:
         numbers = tuple(self.program.calling.inputs[i] for i in self.halves.inputs)
         return (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, repr((strides, numbers)))
 
-    def next_stage(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
+    def next_stage(self, tangents: Sequence[Any], dims: Dims) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
+        layouts, differentiable = self.layouts_of(tangents), tuple(t is not None and t.requires_grad for t in tangents)
         with self._lock:
             key = (layouts, differentiable)
             if key not in self._nexts:
                 self._nexts[key] = self._record_next(layouts, differentiable)
-            return self._nexts[key]
+                self._note_sizes(key)
+        failing = self._failing(key, dims)
+        return self._nexts[key] if failing is None else self._twin(failing, dims).next_stage(tangents, dims)
 
     def _record_next(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         stage = self.stage
@@ -329,9 +351,7 @@ def differentiable_backward(
     compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, dims: Dims, edges: Sequence[Any]
 ) -> list[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
-    differentiable = tuple(t is not None and t.requires_grad for t in tangents)
-    following = compiled.next_stage(compiled.layouts_of(tangents), differentiable)
-    compiled.check_sizes(dims)
+    following = compiled.next_stage(tangents, dims)
     needed = {s.key for s in following.halves.kept}
     for i in compiled.checks_of(following.program):
         saved[i]
