@@ -15,7 +15,7 @@ import torch
 from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
 from foregrad.check import Checker, Compared, Verification
-from foregrad.dynamic import NOT_KEPT, Conditions, Dynamic
+from foregrad.dynamic import NOT_KEPT, Conditions, Dynamic, warn_of_many
 from foregrad.entries.trust import Signer
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.functionalize.effects import Copy
@@ -108,12 +108,14 @@ class Compiled:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
+            warn_of_many(self.name, [made.reason for made in self.captures], self._advice)
             sources = self._sources(args, kwargs)
             found = self._find(sources, args, kwargs)
             if isinstance(found, Capture):
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
+                    self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._best_capture(args, kwargs, found)
@@ -145,7 +147,7 @@ class Compiled:
 
     def _options(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {}
+        return {"dynamic": self.way.dynamic}
 
     def _places(self) -> Places:
         return Places(self._state(), self._target)
@@ -309,6 +311,7 @@ class Compiled:
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 
     _kind = "function"
+    _advice = "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
 
     def _state(self) -> tuple[Any, ...]:
         """The modules, optimizers and tensors whose contents the programs read and write."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +47,17 @@ def for_backend(choice: Choice, backend: Backend) -> Choice:
     return False
 
 
+#: After as many captures a function probably depends on something that changes at each call.
+MANY_CAPTURES = 8
+
+
+def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
+    """Say that a function was captured often, and why."""
+    if len(reasons) == MANY_CAPTURES:
+        said = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
+        warnings.warn(f"{name} was captured {MANY_CAPTURES} times:\n{said}\n{advice}", stacklevel=6)
+
+
 @dataclass(frozen=True)
 class Plan:
     """How to capture a call: which of its dimensions are symbols, and which condition it failed, if that is the reason."""
@@ -71,7 +82,7 @@ class Dynamic:
         dims = {} if look.rest in self._fixed else _varying(self._choice, look, self._looks)
         return Plan(look, dims, failed[-1] if failed else None)
 
-    def add(self, plan: Plan, conditions: Conditions | None, refusal: Exception | None) -> None:
+    def add(self, plan: Plan, conditions: Conditions | None = None, refusal: Exception | None = None) -> None:
         """Take note of a capture; `refusal` is why no size varies in it, though some should."""
         self._looks.append(plan.look)
         if conditions is not None:

@@ -103,6 +103,15 @@ def faced(value: Any) -> Any:
     return tuple(map(faced, value)) if type(value) is tuple else value
 
 
+def unfaced(value: Any) -> Any:
+    """Arguments as torch's own Python code wants them."""
+    if isinstance(value, torch.SymInt):
+        return _raw(value)
+    if type(value) in (list, tuple, torch.Size):
+        return list(map(unfaced, value)) if type(value) is list else tuple(map(unfaced, value))
+    return {k: unfaced(v) for k, v in value.items()} if type(value) is dict else value
+
+
 def _numbers(value: Any) -> Formulas:
     found: Formulas = value.node.shape_env.shapes.formulas
     return found

@@ -11,7 +11,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
-from foregrad.record.faces import formula_of
+from foregrad.record.faces import formula_of, unfaced
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
@@ -163,6 +163,8 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
         if func.namespace in _SKIPPED:
             return func(*args, **kwargs)
+        if self.sizes is not None:
+            args, kwargs = unfaced(args), unfaced(kwargs)
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:
