@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,14 +20,24 @@ from foregrad.record.attributes import Attributes
 from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
 from foregrad.record.declared import Container, Declared, declare, leaves_in
 from foregrad.record.inputs import Lifted
+from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
-from foregrad.runtime.locate import AsHolder, Location, Variable, locate, variables
-from foregrad.substrate import FakeTensor, no_dispatch_modes
+from foregrad.record.sizes import Dimensions, Sizes
+from foregrad.record.wrapped import Outer
+from foregrad.refusals import (
+    refuse_attributes,
+    refuse_growth,
+    refuse_kept,
+    refuse_made_up,
+    refuse_wrappers,
+)
+from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
+from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.spec import Spec
 
@@ -42,11 +51,12 @@ class Captured:
 
     program: Program
     stage: Stage
-    locations: dict[int, Location]
+    locations: dict[Any, Location]  # of plain tensors by object, and of inputs that wrap others
     modules: tuple[torch.nn.Module, ...]
     variables: tuple[Variable, ...]
     arguments: dict[str, Any]  # by name
     declared: Declared
+    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
 
     def release(self) -> None:
@@ -54,6 +64,8 @@ class Captured:
         self.stage.recording.inputs.release()
         self.stage.recording.recorder.values.mirror = None
         self.declared.release()
+        if self.stage.recording.sizes is not None:
+            self.stage.recording.sizes.release()
 
     @property
     def creates_state(self) -> bool:
@@ -92,32 +104,35 @@ def capture_call(
     state: tuple[Any, ...] = (),
     call: Callable[..., Any] | None = None,
     python: str | None = None,
+    varying: Dimensions | None = None,
 ) -> Captured:
     """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
-    the call is a step, and whether what it changes in Python is refused.
+    the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols.
     """
     with no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
-        return _capture_call(target, args, kwargs, state, call, python)
+        return _capture_call(target, args, kwargs, state, call, python, varying)
 
 
 def _capture_call(
-    target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any, python: str | None
+    target: Any,
+    args: Any,
+    kwargs: Any,
+    state: tuple[Any, ...],
+    call: Any,
+    python: str | None,
+    varying: Dimensions | None,
 ) -> Captured:
-    function, body = _function_of(target)
-    recording = Recording({}, definition(body))
+    function, body = function_of(target)
+    recording = Recording({}, definition(body), Sizes(varying) if varying else None)
     arguments = bind_arguments(body, args, kwargs)
     recording.inputs.names = argument_names(arguments)
     modules = recording.modules
     reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     names = {id(variable.value): variable.name for variable in reach}
-    tops = [module for module in (target, *state) if isinstance(module, torch.nn.Module)]
-    for module in tops:
-        modules.add_names("" if len(tops) == 1 else names.get(id(module), type(module).__name__), module)
-    if isinstance(target, torch.nn.Module):
-        modules.called[id(target)] = target
-    for variable in reach:
-        if isinstance(variable.value, torch.nn.Module):
-            modules.add_names(variable.name, variable.value)
+    _name_modules(modules, target, state, reach, names)
+    streams, kept_generators = recording.recorder.generators, generators(modules.tops, body)
+    for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
+        streams.add(name, generator)
     kept, declared = Attributes(recording), declare(recording, state, names)
     beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
@@ -138,19 +153,43 @@ def _capture_call(
     reach = (
         reach if python is None else tuple(variables(body))
     )  # what it changes there is said, and no reason to capture anew
-    _refuse_kept(recording, body, reach)
-    _refuse_attributes(recording)
-    _refuse_growth(recording)
+    refuse_kept(recording, body, reach)
+    refuse_attributes(recording)
+    refuse_growth(recording)
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
+    refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
-    places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
-    give_names(recording, places, declared)
-    found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
-    locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
+    locations = _located(recording, body, declared)
+    refuse_made_up(recording, locations)
     program = build(stage, _name(target))
-    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared, changes)
+    drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
+    called = tuple(modules.called.values())
+    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes)
+
+
+def _name_modules(
+    modules: CalledModules, target: Any, state: tuple[Any, ...], reach: tuple[Variable, ...], names: dict[int, str]
+) -> None:
+    """Paths for the modules that the function can reach, by which their parameters are named."""
+    tops = [module for module in (target, *state) if isinstance(module, torch.nn.Module)]
+    for module in tops:
+        modules.add_names("" if len(tops) == 1 else names.get(id(module), type(module).__name__), module)
+    if isinstance(target, torch.nn.Module):
+        modules.called[id(target)] = target
+    for variable in reach:
+        if isinstance(variable.value, torch.nn.Module):
+            modules.add_names(variable.name, variable.value)
+
+
+def _located(recording: Recording, body: Any, declared: Declared) -> dict[Any, Location]:
+    """Where inputs that are no arguments are kept; each gets its name."""
+    lifted, outer = recording.inputs.all, recording.inputs.outer
+    places = locate([*(one.real for one in lifted), *(one.real for one in outer)], recording.modules.tops, body)
+    give_names(recording, places, declared)
+    found: dict[Any, Location] = {one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places}
+    return found | {one: places[id(one.real)] for one in outer if id(one.real) in places}
 
 
 def _holders(
@@ -168,57 +207,7 @@ def _holders(
             yield AsHolder(variable)
 
 
-def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
-    """A tensor put into a variable, a list or an object outside would stay there without data."""
-    values = {(id(variable.owner), variable.key): variable.value for variable in before}
-    for variable in variables(body):
-        kept = [t for t in _tensors_in(variable.value) if recording.recorder.knows(t)]
-        if not kept:
-            continue
-        if kept[0] is variable.value:
-            variable.assign(values.get((id(variable.owner), variable.key)))
-        raise CaptureError(
-            f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
-            f"cannot do that at each call.\n{recording.definition}\nReturn the tensor and store it outside."
-        )
-
-
-def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
-    """Tensors in a value, in containers in it, and in the attributes of a plain object."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple, set)) and depth:
-        return [t for v in value for t in _tensors_in(v, depth - 1)]
-    if isinstance(value, dict) and depth:
-        return [t for v in value.values() for t in _tensors_in(v, depth - 1)]
-    is_plain = not isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module))
-    return _tensors_in(vars(value), 1) if depth and is_plain and hasattr(value, "__dict__") else []
-
-
-def _refuse_attributes(recording: Recording) -> None:
-    """A Python attribute set on an input would be lost."""
-    for lifted in recording.inputs.all:
-        names = [name for name in vars(lifted.ghost) if not name.startswith("_")]
-        if names:
-            raise CaptureError(
-                f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
-                f"each call.\n{recording.definition}\nSet it outside."
-            )
-
-
-def _refuse_growth(recording: Recording) -> None:
-    """Memory behind an input that it does not show would come to light."""
-    for op in recording.recorder.ops[: recording.num_forward]:
-        storage = op.renames.storage if op.renames is not None else None
-        for lifted in recording.inputs.all if storage is not None and storage.is_grown else ():
-            if lifted.alias.storage is storage and lifted.num_bytes > storage.num_bytes:
-                raise CaptureError(
-                    f"the function grows an input {lifted.spec} into memory behind it.\n  at {op.origin}\nPass all of "
-                    "its memory, or a copy."
-                )
-
-
-def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """What to call, and the function whose variables it can reach."""
     if isinstance(target, torch.nn.Module):
         return target, type(target).forward
@@ -228,6 +217,17 @@ def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     while isinstance(body, functools.partial):
         body = body.func
     return target, body
+
+
+def _given_generators(target: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Generator]]:
+    """Generators among the arguments, and among those that a partial function brings."""
+    while isinstance(target, functools.partial):
+        brought = {f"args.{place}": value for place, value in enumerate(target.args)}
+        arguments, target = {**brought, **target.keywords, **arguments}, target.func
+    names = argument_names(arguments)
+    for leaf in tree_leaves(list(arguments.values())):
+        if isinstance(leaf, torch.Generator):
+            yield names[id(leaf)], leaf
 
 
 def _name(target: Any) -> str:
@@ -272,7 +272,7 @@ def _refuse_retained(stage: Stage) -> None:
             )
 
 
-def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
+def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted | Outer], slots: list[Any]) -> Backward:
     """The backward from all results; if eager would refuse that, from those results for which it would not."""
     reals = [lifted.real for lifted in inputs]
     layouts = usual_layouts(sources)
@@ -280,7 +280,7 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
     if inner:
         tried = recording.backward(sources, [*slots, *inner], layouts, reals=reals)
         seen = {id(o) for o in recording.outputs}
-        reached = tried.gradients[len(slots) :]
+        reached = tried.arrived[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
             raise CaptureError(
                 "the function returns a leaf that it made itself, together with tensors that depend on it.\n"
@@ -309,11 +309,12 @@ def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
     ]
 
 
-def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
+def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:
     """The inputs that want a gradient, and where in the autograd graph it arrives."""
     written = written_storages(recording)
-    inputs: list[Lifted] = []
-    slots: list[torch.Tensor | GradientEdge] = []
+    wrapped = [outer for outer in recording.inputs.outer if outer.edge is not None]
+    inputs: list[Lifted | Outer] = [*wrapped]
+    slots: list[torch.Tensor | GradientEdge | None] = [outer.edge for outer in wrapped]
     for lifted in recording.inputs.all:
         is_group_written = lifted.alias.storage in written
         if lifted.base is None and not (lifted.is_hidden and not is_group_written):

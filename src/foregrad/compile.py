@@ -6,74 +6,34 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
+from foregrad.captures import Capture, make_capture
 from foregrad.check import Checker, Compared, Verification
+from foregrad.dynamic import NOT_KEPT, Dynamic, warn_of_many
 from foregrad.entries.trust import Signer
 from foregrad.errors import CannotKeep, CaptureError
-from foregrad.functionalize.effects import Copy
 from foregrad.keep.artifact import KeptCapture
 from foregrad.keep.artifact import save as save_artifact
 from foregrad.keep.places import Places
-from foregrad.keep.warm import CAPTURED, Origin, claimed_halves, find_call, keep_call
+from foregrad.keep.warm import CAPTURED, Origin, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.program_key import contents_digest
 from foregrad.keys.sources import Sources, sources_of
-from foregrad.program.program import Program
 from foregrad.record.origins import definition
-from foregrad.regions.regions import Regions, region_notes
-from foregrad.runtime.call import CallWriter
-from foregrad.runtime.guards import Assumptions, GuardWriter
+from foregrad.record.sizes import Dimensions
+from foregrad.regions.regions import Regions
 from foregrad.runtime.halves import CompiledStage, Way
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.reasons import describe_call, reason_for
-from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
-from foregrad.words.generated import generated_of
+from foregrad.twins import Twins
 from foregrad.words.progress import Timings, part, watched
-
-
-@dataclass(frozen=True, eq=False)
-class Capture:
-    """One captured program: what made it necessary, where it comes from, and its generated call."""
-
-    reason: str
-    call: Callable[[Any, Any], Any]
-    description: dict[str, str]  # what was assumed, in words
-    timings: Timings
-    origin: Origin
-    num_nodes: int
-    listing: Callable[[], str]
-    record: Callable[[], CompiledStage]
-    sources: Sources | None = None  # what it was looked for by
-    program_key: Key | None = None
-
-    @property
-    def stage(self) -> CompiledStage:
-        """The recording with its compiled halves; one that was found without tracing is traced now."""
-        return self.record()
-
-    @property
-    def program(self) -> Program:
-        return self.stage.program
-
-    @property
-    def source(self) -> str:
-        """The text of the generated call."""
-        generated = generated_of(self.call)
-        assert generated is not None
-        return generated.text
-
-    def __str__(self) -> str:
-        """The listing of the program, with a line where each call of a region begins."""
-        return self.listing()
 
 
 class Compiled:
@@ -87,6 +47,7 @@ class Compiled:
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
+        self._dynamic = Dynamic(way.dynamic)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -103,15 +64,17 @@ class Compiled:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
+            warn_of_many(self.name, [made.reason for made in self.captures], self._advice)
             sources = self._sources(args, kwargs)
             found = self._find(sources, args, kwargs)
             if isinstance(found, Capture):
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
+                    self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
-            made = self._new_capture(args, kwargs, self.way, found)
+            made = self._best_capture(args, kwargs, found)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
@@ -136,11 +99,13 @@ class Compiled:
         found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
         if can_be_made_again(args, kwargs):
             return found
-        return replace(found, unsure=(*found.unsure, "an argument is a view, has a history, or shares memory"))
+        return replace(
+            found, unsure=(*found.unsure, "an argument is a view, wraps others, has a history, or shares memory")
+        )
 
     def _options(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {}
+        return {"dynamic": self.way.dynamic}
 
     def _places(self) -> Places:
         return Places(self._state(), self._target)
@@ -229,24 +194,53 @@ class Compiled:
 
     # -- capturing --------------------------------------------------------------------------------------
 
-    def _new_capture(self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None) -> Capture:
+    def _best_capture(self, args: Any, kwargs: Any, origin: Origin) -> Capture:
+        """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
+        if self.way.dynamic is False:
+            return self._new_capture(args, kwargs, self.way, origin)
+        plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, None
+        if plan.dims:
+            try:
+                way = replace(self.way, cache=None)
+                found = replace(origin, reasons=(*origin.reasons, NOT_KEPT)) if self.way.cache is not None else origin
+                made = self._new_capture(args, kwargs, way, found, plan.dims)
+            except Exception as error:  # noqa: BLE001  what the function itself raises, it raises below
+                refusal = error
+        made = made or self._new_capture(args, kwargs, self.way, origin)
+        self._dynamic.add(plan, made.conditions, refusal)
+        why = self._dynamic.why_fixed(plan)
+        return replace(made, reason=(plan.reason or made.reason) + (f"; {why}" if why else ""))
+
+    def _new_capture(
+        self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
+    ) -> Capture:
         timings = Timings()
         with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
-                captured = self._record(args, kwargs)
+                captured = self._record(args, kwargs, dims)
+            twins = self._twins(captured, args, kwargs, way, dims) if dims else None
             with part("passes"):
                 program = captured.program.apply(way.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures])
-            return self._make(
+            made = self._make(
                 captured, way, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
             )
+            if twins is not None:
+                made.stage.twin, twins.expected = twins, str(made.program)
+            return made
+
+    def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
+        quiet = replace(way, shows_progress=False)
+        return Twins(
+            captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
+        )
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         return make_capture(captured, way, *rest)
 
-    def _record(self, args: Any, kwargs: Any) -> Captured:
-        return capture_call(self._target, args, kwargs)
+    def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        return capture_call(self._target, args, kwargs, varying=dims)
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
         """Compare a call with the same ops run one by one on the same data; nothing is written, no generator moves.
@@ -257,6 +251,11 @@ class Compiled:
         checker = Checker(self.way.backend)
         made = self._new_capture(args, kwargs, replace(self.way, backend=checker))
         checker.program = made.program
+        if made.program.signature.inputs_of("token", "token in backward"):
+            raise CaptureError(
+                f"{self.name} has ops with effects, which a comparison would run several times.\n"
+                f"{definition(self._target)}\nLeave them out to compare the rest."
+            )
         try:
             made.call(args, kwargs)
         except Compared:
@@ -275,6 +274,9 @@ class Compiled:
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 
     _kind = "function"
+    _advice = (
+        "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
+    )
 
     def _state(self) -> tuple[Any, ...]:
         """The modules, optimizers and tensors whose contents the programs read and write."""
@@ -297,57 +299,3 @@ class Compiled:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
-
-
-def make_capture(
-    captured: Captured,
-    way: Way,
-    program: Program,
-    args: Any,
-    kwargs: Any,
-    description: dict[str, str],
-    reason: str,
-    timings: Timings,
-    origin: Origin,
-) -> Capture:
-    """Compile a program, and write the call that guards and runs it."""
-    source = Source()
-    source.namespace["MISS"] = MISS
-    with claimed_halves(way.cache, program, way, origin) as halves:
-        with source.block("def call(args, kwargs):"):
-            GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
-            compiled = CompiledStage(captured.stage, program, way, (halves.forward, halves.backward))
-            CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-        halves.keep(compiled)
-    captured.release()
-    return Capture(
-        reason=reason,
-        call=source.load("call"),
-        description=description,
-        timings=timings,
-        origin=halves.origin,
-        num_nodes=len(program.graph.graph.nodes),
-        listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
-        record=lambda: compiled,
-        program_key=halves.key,
-    )
-
-
-def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
-    """What the guards of a call check."""
-    calling, inputs = program.calling, captured.stage.recording.inputs
-    return Assumptions(
-        args=args,
-        kwargs=kwargs,
-        lifted=tuple(inputs.all),
-        locations=captured.locations,
-        modules=captured.modules,
-        variables=captured.variables,
-        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
-        offset_sensitive=calling.offset_sensitive,
-        grads=captured.stage.recording.grads.assumed(),
-        unhooked=frozenset(captured.stage.recording.grads.accumulated),
-        unread=frozenset(calling.replaced_grads.values()),
-        declared=captured.declared,
-        numbers=captured.numbers,
-    )

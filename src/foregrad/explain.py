@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from foregrad.compile import Capture, Compiled
+from foregrad.captures import Capture
+from foregrad.compile import Compiled
 from foregrad.keep.catalog import Kept, catalog, nearest_to
 from foregrad.keep.warm import NO_ENTRY, Origin
 from foregrad.keys.ingredients import Difference, differences
@@ -28,6 +29,7 @@ class Explained:
     def lines(self) -> list[str]:
         lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
         lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
+        lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
         if self.nearest is not None:
             lines.append(f"   what differs from the nearest entry, {self.nearest[:12]}:")
             lines += [f"     {line}" for one in self.differences for line in str(one).splitlines()]

@@ -5,10 +5,10 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
+import functools
 import logging
-import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +26,8 @@ from torch._C._autograd import _unsafe_set_version_counter as _set_version_count
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch._C._dynamo.guards import assert_size_stride as check_layout
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._dispatch.python import enable_python_dispatcher as symbolic_kernels
+from torch._library.simple_registry import singleton as _registered
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -42,6 +44,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
 )
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils._pytree import (
@@ -74,15 +77,18 @@ __all__ = [
     "autocast_disabled",
     "autocast_state",
     "check_layout",
-    "checkpoint_region",
+    "composite_of",
     "current_autograd_node",
     "default_device_of",
     "exclude_keys",
+    "fake_mode_is_on",
     "global_state",
     "global_state_guard",
     "has_hooks",
     "is_functorch_wrapped_tensor",
+    "is_marked_effectful",
     "is_traceable_wrapper_subclass",
+    "is_traceable_wrapper_subclass_type",
     "keystr",
     "lazy_graph_module",
     "library_runner",
@@ -94,11 +100,14 @@ __all__ = [
     "num_function_modes",
     "ops_are_transformed",
     "quiet_torch",
+    "registered_effect",
+    "repeatable_checkpoints",
     "replace_scaled_step",
     "run_engine",
     "saved_by",
     "set_version",
     "set_versions",
+    "symbolic_kernels",
     "tell_it_steps",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -157,9 +166,21 @@ def ops_are_transformed() -> bool:
     return bool(level > 1 or _transforms_active() or torch.is_autocast_enabled("cpu"))
 
 
-def lazy_graph_module(constants: dict[str, torch.Tensor], graph: fx.Graph, name: str) -> fx.GraphModule:
+def registered_effect(func: OpOverload) -> bool:
+    """Whether an op is registered as effectful."""
+    entry = _registered.get(func._name)
+    return entry is not None and entry.effect.effect is not None
+
+
+def is_marked_effectful(func: OpOverload) -> bool:
+    """Whether FX was told that an op, or all of its overloads, has a side effect."""
+    marked = fx.node._side_effectful_functions
+    return func in marked or func.overloadpacket in marked
+
+
+def lazy_graph_module(constants: Mapping[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
     """A graph module whose Python code is written when it is first run or printed: most are only looked at."""
-    return _LazyGraphModule(constants, graph, class_name=name)
+    return _LazyGraphModule(dict(constants), graph, class_name=name)
 
 
 def run_engine(
@@ -192,6 +213,19 @@ def tell_it_steps(optimizer: torch.optim.Optimizer) -> None:
     """Let schedulers know that an optimizer makes its steps, though nobody calls them: they warn if it makes none."""
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+@cache
+def composite_of(func: OpOverload) -> Callable[..., Any] | None:
+    """The kernel of an op that is made of other ops, by which autograd takes it apart; None if it has another one."""
+    has_kernel, key = torch._C._dispatch_has_kernel_for_dispatch_key, DispatchKey.CompositeImplicitAutograd
+    is_made_of_ops = has_kernel(func.name(), key) and not has_kernel(func.name(), DispatchKey.CPU)
+    return functools.partial(func._op_dk, key) if is_made_of_ops else None
+
+
+def fake_mode_is_on(own: Any) -> bool:
+    """Whether ops are run on fake tensors right now, to learn sizes only, and not in a mode of our own."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) not in (None, own)
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
@@ -237,7 +271,10 @@ def saved_by(node: Any) -> list[SavedByNode]:
     """The tensors that a node has saved, but for those that a hook packed away."""
     found = []
     for name in _names_of_saved(node.__class__):
-        raw = getattr(node, f"_raw{name}")
+        try:
+            raw = getattr(node, f"_raw{name}")
+        except RuntimeError:  # a backward has freed it; torch says so when the node runs again
+            continue
         for one in raw if isinstance(raw, (list, tuple)) else [raw]:
             if one is not None and one.unpack_hook is None and isinstance(one.data, torch.Tensor):
                 found.append(SavedByNode(node, name.removeprefix("_") if name == "_saved_tensors" else name, one.data))
@@ -273,22 +310,27 @@ def autocast_disabled() -> Any:
     return torch._C._DisableAutocast()
 
 
-def checkpoint_region() -> tuple[Any, Any]:
-    """The innermost `torch.utils.checkpoint` region that is running, and the frame that recomputes it if one does.
+class _Repeatable(torch.utils.checkpoint._CachedTorchDispatchMode):
+    """Gives what a selective checkpoint has saved, each time that it is recomputed and not only once."""
 
-    A region is known by the generator state that it keeps; one that keeps none is no region, and draws anew.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == torch.utils.checkpoint.__file__:
-            if code.co_name == "recompute_fn":
-                return frame.f_locals.get("fwd_cpu_state"), frame
-            generator = frame.f_locals.get("gen") if code.co_name == "checkpoint" else None
-            if generator is not None and generator.gi_frame is not None:
-                return generator.gi_frame.f_locals.get("fwd_cpu_state"), None
-        frame = frame.f_back  # type: ignore[assignment]
-    return None, None
+    saved: dict[Any, dict[int, Any]] | None = None
+
+    def __enter__(self) -> Any:
+        self.saved = self.saved or {key: dict(entries) for key, entries in self.storage.items()}
+        self.storage.update({key: dict(entries) for key, entries in self.saved.items()})
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def repeatable_checkpoints() -> Iterator[None]:
+    """Let selective checkpoints that are made inside be recomputed several times."""
+    module: Any = torch.utils.checkpoint
+    before = module._CachedTorchDispatchMode
+    module._CachedTorchDispatchMode = _Repeatable
+    try:
+        yield
+    finally:
+        module._CachedTorchDispatchMode = before
 
 
 @contextmanager
@@ -310,18 +352,19 @@ class _NotWhenQuiet(logging.Filter):
         return not getattr(_quiet, "on", False)
 
 
-for _name in ("torch._subclasses.fake_tensor", "torch._inductor.ir"):
+for _name in ("torch._subclasses.fake_tensor", "torch._inductor.ir", "torch.fx.experimental.symbolic_shapes"):
     logging.getLogger(_name).addFilter(_NotWhenQuiet())
 
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
     """Keep torch from logging what is handled: an error in fake tensors, an op that a library calls by its name."""
+    before = getattr(_quiet, "on", False)
     _quiet.on = True
     try:
         yield
     finally:
-        _quiet.on = False
+        _quiet.on = before
 
 
 def default_device_of(func: Any) -> torch.device | None:

@@ -109,7 +109,7 @@ class Call:
 
 def transcript(program: FuzzProgram, scope: dict[str, Any], fn: Callable, refusals: tuple = ()) -> list[Entry]:
     run = Run(program, scope, fn, refusals)
-    torch.manual_seed(0)
+    run.seed()
     if program.scenario.calls == "interleaved":
         calls = [run.call(number) for number in (1, 2)]
         for call in calls:
@@ -117,7 +117,7 @@ def transcript(program: FuzzProgram, scope: dict[str, Any], fn: Callable, refusa
     else:
         for number in (1, 2) if program.scenario.calls == "twice" else (1,):
             run.finish(run.call(number))
-    if not any(entry.detail for entry in run.entries):
+    if not run.has_raised:
         run.entries.append(Entry("next random number", torch.rand(()).item()))
     return run.entries
 
@@ -142,7 +142,19 @@ class Run:
         self.entries.append(Entry(what, "went through"))
         return True
 
+    def seed(self) -> None:
+        torch.manual_seed(self.program.seed)
+        if "own" in self.scope:
+            self.scope["own"].manual_seed(self.program.seed + 1)
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether something stopped half way, with generators wherever they were."""
+        return any(entry.detail for entry in self.entries)
+
     def call(self, number: int) -> Call | None:
+        if self.has_raised:
+            self.seed()
         self.scope["generator"].manual_seed(SEEDS[number - 1])
         call = Call(number, *self.scope["make_inputs"]())
         call.before = {name: (t._version, t.grad_fn) for name, t in call.watched.items()}
@@ -156,11 +168,14 @@ class Run:
         if not went:
             return None
         self.observe(call, "after call")
+        self.generators("after call")
         return call
 
     def finish(self, call: Call | None) -> None:
         if call is None:
             return
+        if self.has_raised:
+            self.seed()
         choose = random.Random(self.program.seed)
         if self.scenario.write and self.write(call, choose):
             self.observe(call, "after write")
@@ -202,6 +217,10 @@ class Run:
         elif not self.engine_backward(call, roots, tangents):
             for name in roots:
                 self.engine_backward(call, {name: roots[name]}, tangents)
+        else:
+            for _ in range(1, self.scenario.repeats):
+                torch.rand(3)
+                self.engine_backward(call, roots, tangents)
 
     def engine_backward(self, call: Call, roots: dict, tangents: dict) -> bool:
         """`backward()` into the leaves; says whether it went through, for roots may fail one by one."""
@@ -214,6 +233,8 @@ class Run:
                 if went:
                     self.gradient(f"{label}: gradient of {name}", tensor.grad, exact)
                 tensor.grad = None
+        if went:
+            self.generators(label)
         return went
 
     def second_derivative(self, call: Call, roots: dict, tangents: dict) -> None:
@@ -253,6 +274,14 @@ class Run:
         exact = not adds_in_another_order(roots.values())
         for name, gradient in zip(sources, gradients, strict=True):
             self.gradient(f"gradient of {name}", gradient, exact)
+
+    def generators(self, when: str) -> None:
+        """Where the random number generators stand."""
+        if self.has_raised:
+            return
+        for name, generator in (("default", torch.default_generator), ("own", self.scope.get("own"))):
+            if generator is not None:
+                self.entries.append(Entry(f"{when}: {name} generator", hash(generator.get_state().numpy().tobytes())))
 
     def gradient(self, what: str, gradient: torch.Tensor | None, exact: bool) -> None:
         if gradient is None:

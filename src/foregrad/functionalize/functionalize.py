@@ -16,13 +16,15 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, depends_on_order
+from foregrad.functionalize.replay import Replay, is_kept, state_before
 from foregrad.functionalize.variants import Pure, made_by, variant_for
 from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
-from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
+from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
+from foregrad.words.size import Formula, Size, replaced, sizes_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -54,15 +56,19 @@ class Functionalizer:
         }
         self._contents: dict[Storage, Contents] = {}
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
+        self._given: dict[tuple[Storage, Geometry, int], fx.Node] = {}
         self._pieces: dict[tuple[int, int], fx.Node] = {}
         self._draws: dict[int, fx.Node] = {}
+        self._states: dict[fx.Node, fx.Node] = {}  # of the generator, right before a random op
         self._items: dict[tuple[fx.Node, int], fx.Node] = {}
         self._op: Op | None = None
         self._num_emitted = 0
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
-        self.number: Callable[[Expression], fx.Node]  # the input that brings a number
+        self.has_sizes = False  # that vary
+        self.number: Callable[[Expression | Size | Formula], fx.Node]  # the input that brings a number
+        self.generator: Callable[[torch.Generator], fx.Node]  # the constant that is a generator
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -72,8 +78,9 @@ class Functionalizer:
         if alias.storage in self._written and alias.storage not in self._contents:
             self._start(alias, node)
         elif alias.storage not in self._written:
-            self._values[alias] = (node, 0)
-            self._contents.setdefault(alias.storage, Contents(node, alias))
+            same = self._given.setdefault((alias.storage, alias.geometry, alias.bits), node)  # what autograd unpacks
+            self._values[alias] = (same, 0)  # is known by its memory alone, which may be that of another input too
+            self._contents.setdefault(alias.storage, Contents(same, alias))
 
     def replace_contents(self, node: fx.Node, alias: Alias) -> None:
         """From here on a storage holds what this placeholder brings: an input as backward finds it."""
@@ -115,7 +122,7 @@ class Functionalizer:
         self._op = None
 
     def _compute(self, op: Op) -> None:
-        node = self._drawn(op) or self._call(op.func, self._resolve(op.args), self._resolve(op.kwargs))
+        node = self._draw(op, op.func, self._resolve(op.args), self._resolve(op.kwargs))
         self._draws[op.index] = node
         if isinstance(op.outputs, Alias):
             self._define(op.outputs, node)
@@ -123,9 +130,16 @@ class Functionalizer:
         if isinstance(op.outputs, list):
             self._define_items(node, op.outputs)
 
-    def _drawn(self, op: Op) -> fx.Node | None:
-        """A random op that a checkpoint repeats gives the numbers of the first time."""
-        return self._draws.get(op.redraws) if op.redraws is not None else None
+    def _draw(self, op: Op, func: Any, args: Any, kwargs: Any) -> fx.Node:
+        """Call an op. A random one that a checkpoint repeats draws the numbers of the first time."""
+        first = self._draws.get(op.redraws) if op.redraws is not None else None
+        if first is None:
+            return self._call(func, args, kwargs)
+        if is_kept(op):
+            return first
+        if first not in self._states:
+            self._states[first] = state_before(first)
+        return self._call(Replay(func), (self._states[first], *args), kwargs)
 
     def _define_items(self, node: fx.Node, outputs: list[Any]) -> None:
         for place, output in enumerate(outputs):
@@ -171,7 +185,7 @@ class Functionalizer:
         variant = variant_for(op)
         args, kwargs = variant.filled(self._resolve(op.args)), self._resolve(op.kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
-        node = self._drawn(op) or self._call(variant.func, args, kwargs)
+        node = self._draw(op, variant.func, args, kwargs)
         self._draws[op.index] = node
         own = [a for a in aliases_in(op.outputs) if a.op == op.index and a not in op.writes]
         for place, alias in enumerate(own[: variant.num_results]):
@@ -335,7 +349,9 @@ class Functionalizer:
         return node
 
     def _call(self, func: Any, args: Any, kwargs: Any, origin: Op | None = None) -> fx.Node:
-        node = self.graph.create_node("call_function", func, args, kwargs, name=_short_name(func))
+        if self.has_sizes and sizes_in((args, kwargs)):
+            args, kwargs = replaced(args, self.number), replaced(kwargs, self.number)
+        node = self.graph.create_node("call_function", func, args, kwargs, name=short_name(func))
         op = origin or self._op
         node.meta["phase"] = self.phase
         node.meta["grad_enabled"] = op.grad_enabled if op is not None else True
@@ -360,6 +376,8 @@ class Functionalizer:
             return self.number(value)
         if isinstance(value, ItemOf):
             return self.emit(aten._local_scalar_dense.default, (self.read(value.alias),), NumberSpec.of(1.0))
+        if isinstance(value, torch.Generator):
+            return self.generator(value)
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):
@@ -376,9 +394,3 @@ class Functionalizer:
 _NEEDS_NO_PARENT = {
     INVERSES[f] for f in (aten.detach.default, aten.view.default, aten.t.default, aten.view.dtype, aten._conj.default)
 }
-
-
-def _short_name(func: Any) -> str:
-    if func is operator.getitem:
-        return "item"
-    return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -13,9 +12,11 @@ from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
+from foregrad.program.chains import link
 from foregrad.program.checks import Checks
 from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
+from foregrad.program.wrapping import gradient_names, part_names, wrapping_of
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
 from foregrad.record.items import ItemOf
@@ -24,9 +25,11 @@ from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results
 from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
+from foregrad.record.wrapped import Outer
 from foregrad.substrate import lazy_graph_module
-from foregrad.words.signature import Input, Output, Signature
-from foregrad.words.spec import NumberSpec, Spec
+from foregrad.words.signature import Input, Output, Signature, identifier
+from foregrad.words.size import VARYING, Formula, Size
+from foregrad.words.spec import NumberSpec, Spec, TokenSpec
 
 aten = torch.ops.aten
 _LONGEST_NAME = 60
@@ -42,7 +45,7 @@ class Stage:
 
     recording: Recording
     results: Results
-    inputs: tuple[Lifted, ...]  # those that get a gradient
+    inputs: tuple[Lifted | Outer, ...]  # those that get a gradient
     slots: tuple[Any, ...]  # where gradients arrive: for each of `inputs`, then for tangents of earlier stages
     sources: tuple[torch.Tensor, ...]  # where the backward starts
     backward: Backward | None
@@ -66,14 +69,15 @@ class _Builder:
     outputs: list[Output] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
     given_out: set[fx.Node] = field(default_factory=set)
-    lifted: list[Lifted | Expression | None] = field(default_factory=list)
+    lifted: list[Lifted | Expression | Size | Formula | None] = field(default_factory=list)
     objects: list[int | None] = field(default_factory=list)
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     last_input: fx.Node | None = None
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor | torch.Generator] = field(default_factory=dict)
     homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
-    numbers: dict[Expression, fx.Node] = field(default_factory=dict)
+    numbers: dict[Expression | Size | Formula, fx.Node] = field(default_factory=dict)
+    generators: dict[torch.Generator, fx.Node] = field(default_factory=dict)
 
     def build(self, name: str) -> Program:
         stage, recording = self.stage, self.stage.recording
@@ -81,8 +85,11 @@ class _Builder:
         ops = last.ops if last else tuple(recording.recorder.ops[: recording.num_forward])
         self.effects = plan_effects(recording, stage.results)
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
-        self.functional.number = self._number
+        self.functional.number, self.functional.generator = self._number, self._generator
+        self.functional.has_sizes = recording.sizes is not None
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
+        changed = [*(a for op in ops for a in op.writes), *(op.renames for op in ops if op.renames is not None)]
+        self.written = {alias.storage for alias in changed}
         self._add_inputs()
         self._add_constants()
         self.functional.add_ops(ops[: recording.num_forward])
@@ -94,7 +101,9 @@ class _Builder:
         checks = self._checks()
         graph = self._finish()
         calling = self._calling(live, checks)
-        return Program(name, graph, Signature(tuple(self.inputs), tuple(self.outputs)), calling, stage.phase)
+        ends = link(graph.graph)
+        signature = Signature((*self.inputs, *ends.inputs), (*self.outputs, *ends.outputs))
+        return Program(name, graph, signature, calling.with_ends(ends), stage.phase)
 
     # -- in ---------------------------------------------------------------------------------------------
 
@@ -108,21 +117,22 @@ class _Builder:
                 continue  # its views are inputs of their own
             self._input(lifted.role, lifted.name, lifted.spec, lifted.alias, lifted)
 
-    def _number(self, expression: Expression) -> fx.Node:
+    def _number(self, number: Expression | Size | Formula) -> fx.Node:
         """The input that brings a number."""
-        if expression not in self.numbers:
-            spec = NumberSpec.of(expression.value)
+        if number not in self.numbers:
+            spec = NumberSpec.of(number.value)
             assert isinstance(spec, NumberSpec)
-            self.numbers[expression] = self._input("number", _short(expression.text), spec, None, expression)
-        return self.numbers[expression]
+            text = str(number) if isinstance(number, VARYING) else number.text
+            self.numbers[number] = self._input("number", _short(text), spec, None, number)
+        return self.numbers[number]
 
     def _input(
-        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | None
+        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | Size | Formula | None
     ) -> fx.Node:
         graph = self.functional.graph
         with graph.inserting_after(self.last_input) if self.last_input is not None else graph.inserting_before():
             node = self.last_input = graph.placeholder(self._unique(identifier(name)))
-        node.meta.update(spec=spec, phase=0, role=role)
+        node.meta.update(spec=spec, phase=0, role=role, is_written=alias is not None and alias.storage in self.written)
         self.inputs.append(Input(role, name, spec))
         self.lifted.append(lifted)
         if alias is not None:
@@ -143,6 +153,16 @@ class _Builder:
             node = self.functional.graph.get_attr(name)
             node.meta.update(phase=0, spec=storage.root.spec)
             self.functional.add_input(node, storage.root)
+
+    def _generator(self, generator: torch.Generator) -> fx.Node:
+        """The constant that is a generator of the user's."""
+        if generator not in self.generators:
+            name = self._unique(identifier(self.stage.recording.recorder.generators.drawn[generator]))
+            self.constants[name] = generator
+            with self.functional.graph.inserting_before(next(iter(self.functional.graph.nodes))):
+                node = self.generators[generator] = self.functional.graph.get_attr(name)
+            node.meta.update(phase=0, spec=TokenSpec.make(), generator=generator)
+        return self.generators[generator]
 
     # -- out --------------------------------------------------------------------------------------------
 
@@ -175,6 +195,7 @@ class _Builder:
             for i, o in enumerate(self.stage.recording.outputs)
             if isinstance(o, torch.Tensor) and (o is base.ghost or o._base is base.ghost)
         ]
+        places += part_names(self.stage.recording, base.ghost)
         recorder = self.stage.recording.recorder
         places += [
             f"{self._object_name(recorder.alias(t).object)}.grad" for t, g in self.stage.grads if g is base.ghost
@@ -262,8 +283,8 @@ class _Builder:
 
     def _add_gradients(self, backward: Backward) -> None:
         names = [lifted.name for lifted in self.stage.inputs]
-        names += [f"tangent {place}" for place in range(len(backward.aliases) - len(names))]
-        for name, alias in zip(names, backward.aliases, strict=True):
+        names += [f"tangent {place}" for place in range(len(backward.arrived) - len(names))]
+        for name, alias in zip(gradient_names(names, backward.wholes), backward.aliases, strict=True):
             node = None if alias is None else self.functional.read(alias)
             self._output("grad", name, None if alias is None else alias.spec, node, None)
 
@@ -311,6 +332,7 @@ class _Builder:
             ),
             retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
             checks=checks,
+            wrapping=wrapping_of(recording, self.stage.backward),
             stored=tuple(replace(s, value=_refer(s.value, recorder)) for s in self.stage.stored),
         )
 
@@ -368,14 +390,10 @@ def _short(text: str) -> str:
 
 def _refer(value: Any, recorder: Any) -> Any:
     """A value to store with `Ref`s for its tensors."""
+    if recorder.sizes is not None and recorder.sizes.varies(value):
+        return recorder.sizes.plain(value)
     if isinstance(value, torch.Tensor):
         return Ref(recorder.alias(value).object) if recorder.knows(value) else value
     if isinstance(value, dict):
         return {k: _refer(v, recorder) for k, v in value.items()}
     return type(value)(_refer(v, recorder) for v in value) if type(value) in (list, tuple) else value
-
-
-def identifier(name: str) -> str:
-    """A name that Python can use: `blocks.0.weight` gives `blocks_0_weight`."""
-    text = re.sub(r"\W+", "_", name).strip("_")
-    return text if text and not text[0].isdigit() else f"v_{text}"

@@ -8,28 +8,36 @@ from functools import cached_property
 from typing import Any
 
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
+from foregrad.program.chains import Ends, link, unlinked
 from foregrad.program.checks import Checks
+from foregrad.program.marks import Which, has_marks, marked, marked_alike
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
+from foregrad.program.wrapping import Wrapping
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
+from foregrad.record.wrapped import Outer
 from foregrad.substrate import TreeSpec
 from foregrad.words.signature import Signature
+from foregrad.words.size import Formula, Size
 
 
 @dataclass(frozen=True, eq=False)
 class Calling:
     """How the values of a program hang together with the tensors of a call; not part of the listing."""
 
-    inputs: tuple[Lifted | Expression | None, ...]  # for each input of the graph; None for tangents and kept values
+    inputs: tuple[
+        Lifted | Expression | Size | Formula | None, ...
+    ]  # for each input of the graph; None for tangents and kept values
     outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
-    gradients: tuple[Lifted, ...]  # inputs for which there is an output of role "grad", in that order
+    gradients: tuple[Lifted | Outer, ...]  # inputs for which there is an output of role "grad", in that order
     tangents: tuple[int, ...]  # objects that the tangents belong to, in order
     aliases: dict[Alias, int]  # values that effects need: their place among the outputs
     effects: Effects
@@ -44,7 +52,18 @@ class Calling:
     grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
     replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
+    wrapping: Wrapping  # tensors that wrap others, at the edges
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
+
+    def with_ends(self, ends: Ends) -> Calling:
+        """The same with the inputs and outputs that chains add."""
+        inputs, outputs = (*self.inputs, *[None for _ in ends.inputs]), (*self.outputs, *[None for _ in ends.outputs])
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def without_ends(self, signature: Signature) -> Calling:
+        """The same for a signature without chains, whose inputs and outputs come last."""
+        inputs, outputs = self.inputs[: len(signature.inputs)], self.outputs[: len(signature.outputs)]
+        return replace(self, inputs=inputs, outputs=outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +82,7 @@ class Program:
     @cached_property
     def halves(self) -> Halves:
         """Forward and backward, and what is saved between them."""
-        return split(self.graph, self.signature, self.first_phase)
+        return split(*unlinked(self.graph, self.signature), self.first_phase)
 
     @property
     def forward(self) -> fx.GraphModule:
@@ -76,7 +95,11 @@ class Program:
         return self.halves.backward
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed."""
+        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed.
+
+        Tokens hold no data: they may be left out.
+        """
+        values = tuple(self.signature.filled(values))
         mismatches = self.signature.mismatches(values)
         if mismatches:
             raise GuardError(
@@ -91,6 +114,38 @@ class Program:
         graph.graph.lint()
         graph.recompile()
         return replace(self, graph=graph)
+
+    def recompute(self, which: Which, *, prefer: bool = False) -> Program:
+        """The same program with these values marked: backward computes them again, from what their ops take.
+
+        `which` are names from the listing, or a function of a node. What cannot be computed again is refused, or saved
+        if it is only preferred. A random op draws the forward's numbers again.
+        """
+        return self._marked(which, CheckpointPolicy.PREFER_RECOMPUTE if prefer else CheckpointPolicy.MUST_RECOMPUTE)
+
+    def save(self, which: Which, *, prefer: bool = False) -> Program:
+        """The same program with these values marked: they are saved if backward needs them."""
+        return self._marked(which, CheckpointPolicy.PREFER_SAVE if prefer else CheckpointPolicy.MUST_SAVE)
+
+    def _marked(self, which: Which, policy: CheckpointPolicy) -> Program:
+        before = self._broken()
+        program = self.with_graph(marked(self.graph, which, policy, self.first_phase))
+        refuse(self.name, [rule for rule in program._broken() if rule not in before])
+        return program
+
+    def marked_like(self, first: Program) -> Program:
+        """A later program of the same recording with the marks of the first one, on which it depends what is kept."""
+        if not has_marks(self.graph.graph) and not has_marks(first.graph.graph):
+            return self
+        return self.with_graph(marked_alike(self.graph, first.graph.graph, first.first_phase))
+
+    def relinked(self) -> Program:
+        """The program with chains that follow the order of its graph, for a pass that adds or moves random ops or
+        effects on purpose."""
+        graph, signature = unlinked(self.graph, self.signature)
+        calling, ends = self.calling.without_ends(signature), link(graph.graph)
+        signature = Signature((*signature.inputs, *ends.inputs), (*signature.outputs, *ends.outputs))
+        return replace(self, graph=graph, signature=signature, calling=calling.with_ends(ends))
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
         """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""

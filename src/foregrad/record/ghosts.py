@@ -10,6 +10,7 @@ itself where it has tensors on the meta device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 
 from foregrad.record.devices import META, Device
+from foregrad.record.impure import effect_of, is_random
 from foregrad.substrate import (
     FUSED_OPTIMIZERS,
     DataDependentOutputException,
@@ -26,6 +28,7 @@ from foregrad.substrate import (
     UnsupportedOperatorException,
     neg_view,
     quiet_torch,
+    symbolic_kernels,
     uninitialized_memory_untouched,
 )
 
@@ -93,6 +96,9 @@ _METADATA_OPS = {
 #: Fused optimizers write to the gradients, their second argument, only if they are told to scale them.
 _SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() for overload in ("default", "tensor_lr")}
 
+#: Ops of the CPU whose results are laid out otherwise than those of fake tensors (torch 2.13).
+_LAID_OUT_OTHERWISE = {aten.rrelu_with_noise.default}
+
 #: What torch says when even a fake tensor needs a device for which this build of torch has nothing at all.
 _ABSENT = "PyTorch is not linked with support for"
 
@@ -111,7 +117,7 @@ def kind_of(func: OpOverload) -> Kind:
         is_mutable=schema.is_mutable,
         changes_metadata=torch.Tag.inplace_view in func.tags or func in _METADATA_OPS,
         writes=tuple(writes),
-        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_random=is_random(func),
     )
 
 
@@ -137,10 +143,15 @@ def written_places(func: OpOverload, args: Any, kwargs: Any) -> tuple[int | str,
 class GhostTable:
     """The sizes that each op gives to its results, learnt once for each way of calling it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fakes: Any = None) -> None:
         self._outcomes: dict[Any, Outcome] = {}
         self._looks: dict[Any, int] = {}
-        self._fakes = FakeTensorMode(allow_non_fake_inputs=False)
+        self._fakes = fakes or FakeTensorMode(allow_non_fake_inputs=False)
+        self._has_symbols = fakes is not None
+
+    def making(self) -> AbstractContextManager[Any]:
+        """Where stand-ins of ghosts are made."""
+        return self._fakes if self._has_symbols else nullcontext()
 
     def number_of(self, look: Any) -> int:
         """A small number for what a tensor looks like: cheap to compare."""
@@ -156,13 +167,17 @@ class GhostTable:
         return found
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
+        if effect_of(func) is not None and not func._schema.returns:
+            return Outcome(None, ())
         is_elsewhere = _is_elsewhere((args, kwargs))
         if is_elsewhere and device == META:
             return _ask_meta(func, args, kwargs)
         is_unsupported = False
+        if func in _LAID_OUT_OTHERWISE and not is_elsewhere:
+            return _ask_itself(func, args, kwargs)
         with quiet_torch():
             try:
-                with self._fakes, torch.no_grad():
+                with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
                     return _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
@@ -172,14 +187,25 @@ class GhostTable:
                 is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
                 if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
+                if self._has_symbols:
+                    raise NotImplementedError(f"{func} with sizes that vary: {error}") from error
+            if effect_of(func) is not None:
+                raise NotImplementedError(
+                    f"{func} has effects, so it cannot be tried out; register a fake kernel for it"
+                )
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                return _ask(func, args, kwargs, _zeros_like, None)
+            return _ask_itself(func, args, kwargs)
         except Exception as error:
             if is_unsupported:  # perhaps only because of the zeros
                 raise NotImplementedError(str(error)) from error
             raise
+
+
+def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns for zeros on the CPU."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        return _ask(func, args, kwargs, _zeros_like, None)
 
 
 def _ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
@@ -235,6 +261,8 @@ def _ask(
             return given[-1]
         if isinstance(value, (list, tuple)):
             return type(value)(replaced(v) for v in value)
+        if isinstance(value, torch.Generator):
+            return torch.Generator(value.device)  # the user's stays where it is
         is_carrier = device is not None and isinstance(value, torch.device) and value.type == "meta"
         return device if is_carrier else value
 
@@ -304,7 +332,7 @@ def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
 
 def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """A ghost with the geometry of a real tensor over a given storage; no autograd view of anything."""
-    ghost = torch.empty(0, dtype=like.dtype, device=storage.device)
+    ghost = torch.empty(0, dtype=like.dtype, device=like.device if like.is_cpu else storage.device)
     return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
-from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
+from foregrad.record.faces import SYMBOLS, unfaced
+from foregrad.record.generators import Generators
+from foregrad.record.ghosts import Kind, Outcome, kind_of, make, written
+from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
     GIVES_SIZE_ON,
@@ -22,8 +23,11 @@ from foregrad.record.known import (
 )
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
-from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
+from foregrad.record.sizes import Sizes
+from foregrad.record.tensors import Tensors
+from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.record.values import Values
+from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -31,13 +35,16 @@ from foregrad.substrate import (
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
+    composite_of,
+    fake_mode_is_on,
+    no_dispatch_modes,
     no_function_modes,
     num_function_modes,
     version_of,
 )
+from foregrad.words.wrapped import is_wrapper_type
 
 aten = torch.ops.aten
-_tables = threading.local()
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
@@ -51,22 +58,16 @@ _SAYS_NO_VIEW = {
 }
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Tensors, TorchDispatchMode):
     """Turns calls into `Op`s over `Alias`es.
 
     `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
     """
 
-    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        if not hasattr(_tables, "ghosts"):
-            _tables.ghosts = GhostTable()
-        self.table: GhostTable = _tables.ghosts
-        self._lift = lift
-        self.device = Device()
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None = None) -> None:
+        TorchDispatchMode.__init__(self)
+        Tensors.__init__(self, lift, sizes)
         self.ops: list[Op] = []
-        self.storages: list[Storage] = []
-        self.objects: list[torch.Tensor] = []
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()
         self.unsized: set[Storage] = set()  # tensors whose size depends on data, and is a bound here
@@ -74,11 +75,9 @@ class Recorder(TorchDispatchMode):
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
         self.module = ""
-        self._alias_of: dict[int, Alias] = {}
-        self._storage_of: dict[int, Storage] = {}
         self._origins = Origins(self._note_live)
-        self._draws = Draws()
-        self._num_aliases = 0
+        self.draws = Draws()
+        self.generators = Generators()
 
     supports_higher_order_operators = True  # to refuse them in words
 
@@ -86,68 +85,25 @@ class Recorder(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # saves a wrapper around every op; nobody compiles a recording
 
-    # -- what the tensors are -------------------------------------------------------------------------
-
-    def knows(self, tensor: torch.Tensor) -> bool:
-        return id(tensor) in self._alias_of
-
-    def owns(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in the memory of a ghost."""
-        return tensor.untyped_storage()._cdata in self._storage_of
-
-    def alias(self, tensor: torch.Tensor) -> Alias:
-        """The alias that a ghost stands for; a tensor that autograd unpacked is known by its storage."""
-        found = self._alias_of.get(id(tensor))
-        if found is not None:
-            return found
-        storage = self._storage_of.get(tensor.untyped_storage()._cdata)
-        if storage is None:
-            return self.alias(self._lift(tensor))
-        geometry = geometry_of(tensor)
-        for known in storage.aliases:
-            if (known.geometry, known.bits) == geometry:
-                return self.take_for(tensor, known)
-        return self.register(tensor, storage=storage)
-
-    def take_for(self, tensor: torch.Tensor, alias: Alias) -> Alias:
-        """Let a tensor stand for one that is known."""
-        self._alias_of[id(tensor)] = alias
-        self.objects.append(tensor)
-        return alias
-
-    def register(
-        self,
-        tensor: torch.Tensor,
-        *,
-        kind: str = "fresh",
-        storage: Storage | None = None,
-        parent: Alias | None = None,
-        op: int | None = None,
-        position: int = 0,
-    ) -> Alias:
-        """Give a ghost that was just made, or has just changed its geometry, its alias."""
-        handle = tensor.untyped_storage()
-        storage = storage or self._storage_of.get(handle._cdata)
-        if storage is None:
-            device = self.device.shown(handle.device)
-            storage = Storage(len(self.storages), kind, handle, handle.nbytes(), device)
-            self.storages.append(storage)
-            self._storage_of[handle._cdata] = storage
-        before = self._alias_of.get(id(tensor))
-        (size, stride, offset, dtype), bits = geometry_of(tensor)
-        meta = self.table.number_of((size, stride, dtype, bits, storage.device))
-        number = before.object if before is not None else len(self.objects)
-        index, self._num_aliases = self._num_aliases, self._num_aliases + 1
-        alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)
-        if before is None:
-            self.objects.append(tensor)
-        storage.aliases.append(alias)
-        self._alias_of[id(tensor)] = alias
-        return alias
+    def forget(self, start: int) -> None:
+        """Let go of the ops from this one on."""
+        del self.ops[start:]
+        for storage in self.storages:
+            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
 
     # -- the ops --------------------------------------------------------------------------------------
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether ops are run to learn sizes only, in a fake mode that is not ours."""
+        return fake_mode_is_on(None if self.sizes is None else self.sizes.mode)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.is_aside:
+            return func(*args, **(kwargs or {}))
+        if types and any(map(is_wrapper_type, types)):
+            with self:
+                return op_on_wrapper(func, args, kwargs or {}, self._swap, self.module)
         if num_function_modes():
             with no_function_modes():
                 return self.dispatch(func, args, kwargs or {})
@@ -158,11 +114,17 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
         if func.namespace in _SKIPPED:
             return func(*args, **kwargs)
+        if self.sizes is not None:
+            args, kwargs = unfaced(args), unfaced(kwargs)
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:
             return self.values.read(func, args)
-        func = _SAYS_NO_VIEW.get(func, func)
+        composite = composite_of(func)
+        if composite is not None:  # autograd is off altogether, or above a tensor that wraps others
+            with self:
+                return composite(*args, **kwargs)
+        func = _SAYS_NO_VIEW.get(func) or waited(func, self.module)
         kind = kind_of(func)
         given: list[torch.Tensor] = []
         key: list[Any] = [func]
@@ -207,7 +169,13 @@ class Recorder(TorchDispatchMode):
         if kind is Expression:
             key.append(type(value.value))
             return value
-        key.append(object())  # an argument of another type, such as a generator: never the same twice
+        if kind is torch.Generator:
+            key.append(kind)
+            return self.generators.of(value, self._where)
+        if self.sizes is not None and isinstance(value, SYMBOLS):
+            self.values.numbers_used = True
+            return self.sizes.encode(value, key)
+        key.append(object())  # an argument of another type: never the same twice
         return value
 
     def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
@@ -309,9 +277,17 @@ class Recorder(TorchDispatchMode):
         for alias in writes:
             alias.storage.num_writes += 1
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
-        redraws = self._draws.repeats(index, self._where) if kind.is_random else None
+        redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)
         return result
+
+    def _draw(self, index: int, func: OpOverload, key: Any, args: Any, kwargs: Any) -> int | None:
+        """The earlier op whose numbers an op repeats; None if it draws new ones."""
+        if not draws(func, args, kwargs):
+            return None
+        generator = generator_in(args, kwargs)
+        self.generators.note(generator)
+        return self.draws.repeats(index, key, generator, self._where)
 
     def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""
@@ -361,7 +337,8 @@ class Recorder(TorchDispatchMode):
         """A tensor built from Python numbers inside the function: its data is part of the program."""
         ghost = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=real.device)
         alias = self.register(ghost, kind="constant")
-        self.constants[alias.storage] = real.detach()
+        with no_dispatch_modes():
+            self.constants[alias.storage] = real.detach()
         return ghost
 
     def _note_live(self, node: Any) -> None:
@@ -371,6 +348,10 @@ class Recorder(TorchDispatchMode):
                 storage = self._alias_of[id(value)].storage
                 if storage.kind == "input":
                     self.live.add(storage)
+
+    def here(self) -> str:
+        """The user's line that is running, or, in backward, the one that is being differentiated."""
+        return f"  at {self._origins.now(self.phase, self.module)}" if self.phase else where(self.module)
 
     def _where(self) -> str:
         return where(self.module)

@@ -8,7 +8,7 @@ user's function is never run again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,19 +24,25 @@ from foregrad.record.items import item_of, items_in_max_and_min
 from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
+from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
+from foregrad.record.wrapped_results import Made, WrappedResults
 from foregrad.substrate import (
     TreeSpec,
     autocast_disabled,
     keystr,
     no_dispatch_modes,
     no_saved_tensor_hooks,
+    repeatable_checkpoints,
     run_engine,
     tree_flatten,
     tree_flatten_with_path,
     uninitialized_memory_untouched,
 )
+from foregrad.words.size import thawed
 from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.words.wrapped import is_wrapper
+from foregrad.words.wrapping import Whole
 
 _PLAIN_OUTPUTS = (
     int,
@@ -52,6 +58,9 @@ _PLAIN_OUTPUTS = (
     bytes,
 )
 
+
+#: What the engine says of a backward that eager would refuse too.
+_EAGERS = ("backward through the graph a second time", "modified by an inplace operation")
 
 #: For each source of a backward, the strides of its tangent; None where no tangent arrives.
 Layouts = tuple[tuple[int, ...] | None, ...]
@@ -74,8 +83,10 @@ class Backward:
     start: int
     ops: tuple[Op, ...]  # all ops up to the end of this backward
     tangents: tuple[Tangent | None, ...]
-    gradients: tuple[torch.Tensor | None, ...]
-    aliases: tuple[Alias | None, ...]
+    arrived: tuple[torch.Tensor | None, ...]  # at each slot
+    gradients: tuple[torch.Tensor | None, ...]  # the same, in parts where they wrap others
+    aliases: tuple[Alias | None, ...]  # of these
+    wholes: tuple[Whole | None, ...]  # how what arrived is made of its parts; empty if all is plain
     error: Exception | None = None
     earlier: Backward | None = None  # the backward that this one differentiates
 
@@ -88,12 +99,16 @@ class Backward:
 class Recording:
     """The user's function on ghosts: `outputs` is what it returned, `recorder.ops` what it did."""
 
-    def __init__(self, names: dict[int, str], definition: str) -> None:
+    def __init__(self, names: dict[int, str], definition: str, sizes: Sizes | None = None) -> None:
         self.definition = definition  # the line of the function, as a line of an error
-        self.recorder = Recorder(lambda real: self.inputs.lift(real))
+        self.sizes = sizes
+        self.recorder = Recorder(lambda real: self.inputs.lift(real), sizes)
+        if sizes is not None:
+            sizes.here = self.recorder.here
         self.inputs = Inputs(self.recorder)
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
+        self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
         self.modules = CalledModules(self.recorder, names)
         self.numbers = Numbers(lambda: self.recorder.module)
         self.num_forward = 0
@@ -106,16 +121,20 @@ class Recording:
         """Run the function on the ghosts of its arguments."""
         leaves, structure = tree_flatten((args, kwargs))
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        mode, state = torch.is_grad_enabled(), torch.default_generator.get_state()
+        mode = torch.is_grad_enabled()
         with uninitialized_memory_untouched():
-            self.inputs.lift_arguments(tensors, self.definition)
+            with fakes(self.sizes):
+                self.inputs.lift_arguments(tensors, self.definition)
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
                 with (
                     no_saved_tensor_hooks(),
+                    self.recorder.draws.run(self.definition, self.recorder.generators.all),
+                    repeatable_checkpoints(),  # one at a time, as draws are
                     self.modules.watch(),
                     self._numbers(),
+                    fakes(self.sizes),
                     self.recorder,
                     self.intercept,
                 ):
@@ -130,27 +149,24 @@ class Recording:
                 raise refusal from error
             finally:
                 torch.set_grad_enabled(mode)
-                if not torch.equal(torch.default_generator.get_state(), state):
-                    torch.default_generator.set_state(state)
-                    raise CaptureError(
-                        f"the function seeds the random number generator.\n{self.definition}\nSeed it outside."
-                    )
-        self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
+        self.num_forward = len(self.recorder.ops)
 
     @contextmanager
     def _numbers(self) -> Iterator[None]:
-        """Python's own functions take the numbers of declared state, if there is any."""
-        if self.recorder.values.mirror is None:
-            yield
-            return
-        with numbers_in_math(), items_in_max_and_min():
+        """Python's own functions take the numbers of declared state, and sizes that vary, if there are any."""
+        has_state = self.recorder.values.mirror is not None
+        with (
+            numbers_in_math() if has_state or self.sizes is not None else nullcontext(),
+            items_in_max_and_min() if has_state else nullcontext(),
+        ):
             yield
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """The tensors that the function returned."""
-        return [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        """The tensors that the function returned; of those that wrap others, the parts."""
+        made = [part for one in self.wrapped.made if isinstance(one, Made) for part in one.parts]
+        return [*(o for o in self.outputs if isinstance(o, torch.Tensor)), *made]
 
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""
@@ -167,8 +183,12 @@ class Recording:
 
     def _take_outputs(self, result: Any) -> None:
         named, self.structure = tree_flatten_with_path(result, is_leaf=lambda value: isinstance(value, torch.Size))
+        self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for path, leaf in named:
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Tensor) and is_wrapper(leaf):
+                ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
+                self.outputs.append(self.wrapped.take(ghost, f"result{keystr(path)}"))
+            elif isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
             elif item_of(leaf) is not None:
@@ -176,6 +196,8 @@ class Recording:
                 self.outputs.append(leaf.node.tensor)
             elif expression_of(leaf) is not None:
                 self.outputs.append(leaf.node)
+            elif self.sizes is not None and self.sizes.varies(leaf):
+                self.outputs.append(self.sizes.plain(leaf))
             elif isinstance(leaf, _PLAIN_OUTPUTS):
                 self.outputs.append(leaf)
             else:
@@ -184,6 +206,7 @@ class Recording:
                     f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts or "
                     "registered containers."
                 )
+        self.wrapped.take_rewritten()
 
     def backward(
         self,
@@ -205,41 +228,59 @@ class Recording:
         phase = 1 if earlier is None else earlier.phase + 1
         for ghost, _ in self.intercept.retained:
             ghost.grad = None  # of another run of the engine
-        with uninitialized_memory_untouched(), no_dispatch_modes():
+        with uninitialized_memory_untouched(), no_dispatch_modes(), fakes(self.sizes):
             tangents = [
                 None
                 if stride is None
                 else self._tangent(source, stride, bool(differentiable and differentiable[place]))
                 for place, (source, stride) in enumerate(zip(sources, layouts, strict=True))
             ]
-        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
-        gradients: Any = [None] * len(slots)
+        arrived: Any = [None] * len(slots)
+        gradients: list[Any] = arrived
+        wholes: tuple[Whole | None, ...] = ()
         try:
-            with self._engine():
-                found = (
-                    ()
-                    if not slots
-                    else run_engine(
-                        [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
-                        [t.ghost for t in tangents if t is not None],
-                        [*slots, *(reals[i] for i in raw)],
-                        create_graph=differentiable is not None,
-                    )
-                )
-                gradients = list(found[: len(slots)])
-                for place, extra in zip(raw, found[len(slots) :], strict=True):
-                    if extra is not None:
-                        gradients[place] = extra if gradients[place] is None else gradients[place] + extra
+            pairs = [(source, t) for source, t in zip(sources, tangents, strict=True) if t is not None]
+            arrived = self._run(pairs, slots, reals, create_graph=differentiable is not None)
+            gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
+            is_eagers = any(words in str(caught) for words in _EAGERS)
+            if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
+                raise  # it may be right for plain sizes
             error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
         aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
-        ops = tuple(self.recorder.ops)
-        return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error, earlier)
+        return Backward(
+            phase=phase,
+            start=start,
+            ops=tuple(self.recorder.ops),
+            tangents=tuple(tangents),
+            arrived=tuple(arrived),
+            gradients=tuple(gradients),
+            aliases=aliases,
+            wholes=wholes,
+            error=error,
+            earlier=earlier,
+        )
+
+    def _run(
+        self, pairs: Sequence[Any], slots: Sequence[Any], reals: Sequence[Any], *, create_graph: bool
+    ) -> list[Any]:
+        """What arrives at each slot, from sources with their tangents."""
+        if not slots:
+            return []
+        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
+        sources, tangents = [source for source, _ in pairs], [tangent.ghost for _, tangent in pairs]
+        with self._engine():
+            found = run_engine(sources, tangents, [*slots, *(reals[i] for i in raw)], create_graph=create_graph)
+            arrived: list[Any] = list(found[: len(slots)])
+            for place, extra in zip(raw, found[len(slots) :], strict=True):
+                if extra is not None:
+                    arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+        return arrived
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""
@@ -260,7 +301,9 @@ class Recording:
             uninitialized_memory_untouched(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
+            self.recorder.draws.run(self.definition, self.recorder.generators.all),
             torch.autograd.set_detect_anomaly(False),
+            fakes(self.sizes),
             self.recorder,
             self.intercept,
         ):
@@ -270,17 +313,16 @@ class Recording:
         """Forget what was recorded after the ops that the next backward follows."""
         ops = self.recorder.ops
         ops[:] = ops[: self.num_forward] if earlier is None else earlier.ops
-        for storage in self.recorder.storages:
-            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < len(ops)]
+        self.recorder.forget(len(ops))
         return len(ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
-        ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
+        ghost = torch.empty_strided(source.size(), thawed(stride), dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """The strides that tangents most often have: those of what they belong to, if it fills its memory."""
-    specs = [Spec.of(source) for source in sources]
+    specs = [Spec.of(source).frozen() for source in sources]
     return tuple(s.stride if s.is_dense else contiguous_stride(s.shape) for s in specs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 
 from foregrad.substrate import OpOverload
+from foregrad.words.size import frozen, frozen_all, frozen_shape
 from foregrad.words.spec import Spec
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
@@ -123,7 +125,17 @@ def aliases_in(value: Any) -> list[Alias]:
     return []
 
 
-def geometry_of(tensor: torch.Tensor) -> tuple[Geometry, int]:
+def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geometry, int]:
     """Where the elements of a tensor lie in its storage, and its conjugate and negative bits."""
     bits = tensor.is_conj() + 2 * tensor.is_neg() if tensor.is_complex() or tensor.is_neg() else 0
+    if has_symbols:
+        offset = frozen(tensor.storage_offset())
+        return (frozen_shape(tensor.size()), frozen_all(tensor.stride()), offset, tensor.dtype), bits
     return (tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype), bits
+
+
+def short_name(func: Any) -> str:
+    """The name of an op without its namespace and overload."""
+    if func is operator.getitem:
+        return "item"
+    return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)

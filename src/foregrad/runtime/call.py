@@ -15,30 +15,36 @@ from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
+from foregrad.record.wrapped import Outer
 from foregrad.runtime.autograd import AutogradFunction
+from foregrad.runtime.carriers import carrier
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
     after_donation,
     emit_late_shifts,
     emit_steps,
     emit_version_shifts,
+    geometry_text,
     look,
     over_memory,
     set_mode,
 )
+from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
+from foregrad.runtime.result import result_text
 from foregrad.runtime.source import Source
-from foregrad.runtime.state import emit_stores, literal
+from foregrad.runtime.state import emit_stores
+from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
-    TreeSpec,
     autocast_disabled,
     exclude_keys,
     set_version,
-    tree_unflatten,
     version_of,
 )
+from foregrad.words.size import VARYING, Formula, Size
+from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
 
@@ -61,18 +67,25 @@ class CallWriter:
         self.written = donation.written if donation is not None else frozenset()
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
-        self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
-        self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
+        self.differentiable: list[Lifted | Outer] = [i for i in self._tensor_inputs() if i in self.gradients]
+        self.differentiable += [outer for outer in self.gradients if isinstance(outer, Outer)]
+        self.rest = [
+            given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)
+        ]
+        self.dims = dims_of(compiled.sizes)
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
         self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
-        self.leading = ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
+        self.leading = ["dims"] * bool(self.dims)
+        self.leading += ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
         self.leading += ["watched"] * self.has_end
+        self.standing = [str(ref) for ref in standing(self.calling, self._counters())] if compiled.stage.sources else []
+        self.leading += ["standing"] * bool(self.standing)
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
-    def _given(self, place: int) -> Lifted | Expression:
+    def _given(self, place: int) -> Lifted | Expression | Size | Formula:
         given = self.calling.inputs[place]
         assert given is not None
         return given
@@ -93,6 +106,8 @@ class CallWriter:
                 source.line("watched = []")
                 errors = source.name("errors", self.compiled.dead_errors())
                 source.line(f"end = {source.name('dead_ends', dead_ends)}({errors}, watched)")
+            if self.standing:
+                source.line("standing = []")
             source.line(f"{self._results()} = {source.made('run', self._function())}({self._arguments()})")
             self._shift_versions(source, "-")
             for number in self.early:
@@ -118,8 +133,9 @@ class CallWriter:
             source.line(f"o{number}.grad = {'None' if grad is None else f'o{grad}'}")
         for number in self.calling.retained:
             source.line(f"o{number}.retain_grad()")
-        set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
-        source.line(f"return {self._result(source)}")
+        left = emit_wrapping(source, self.calling.wrapping, self.standing, grad_enabled)
+        set_mode(source, left, self.calling.leaves_grad_mode)
+        source.line(f"return {result_text(source, self.calling)}")
 
     def _drop_grads(self, source: Source) -> None:
         """Let go of gradients that nobody reads before new ones are made, as `zero_grad` does."""
@@ -142,8 +158,9 @@ class CallWriter:
 
     def _arguments(self) -> str:
         live = "".join(f"o{number}, " for number in self.calling.live)
-        leading = ([f"({self._rest()})"] if self._rest() else []) + ([f"({live})"] if live else [])
-        return ", ".join([*leading, *["watched"] * self.has_end, *self._tensors()])
+        leading = [f"({names})" for names in (self.dims, self._rest(), live) if names]
+        lists = [*["watched"] * self.has_end, *["standing"] * bool(self.standing)]
+        return ", ".join([*leading, *lists, *self._tensors()])
 
     def _rest(self) -> str:
         """Tensors that the forward takes and autograd need not know."""
@@ -153,7 +170,11 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, given: Lifted | Expression) -> str:
+    def _name(self, given: Lifted | Outer | Expression | Size | Formula) -> str:
+        if isinstance(given, Outer):
+            return f"w{given.index}"
+        if isinstance(given, VARYING):
+            return repr(given)
         return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
@@ -195,7 +216,7 @@ class CallWriter:
             base = self.effects.returned[number]
             how = "detach" if self.effects.counters[number] == self.effects.counters[first] else "data"
             if base.alias.dtype != self.effects.returned[first].alias.dtype:
-                geometry = source.name("geometry", base.alias.geometry)
+                geometry = geometry_text(source, base.alias.geometry)
                 over = f"{source.name('over_memory', over_memory)}(o{first}, {geometry})"
                 source.line(f"o{number} = {over}{'' if how == 'detach' else '.data'}")
                 continue
@@ -212,15 +233,15 @@ class CallWriter:
         source = Source()
         names = ", ".join(["ctx", *self.leading, *self._tensors()])
         with source.block(f"def forward({names}):"):
+            if self.dims:
+                source.line(f"{self.dims}= ctx.dims = dims")
             if self._rest():
                 source.line(f"{self._rest()}= rest")
             self._run(source, without_grad=True)
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
-                spec = lifted.spec
-                carrier = torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
-                source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
+                source.line(f"c{i} = {carrier(source, lifted)}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
@@ -229,6 +250,8 @@ class CallWriter:
                 source.line(f"watched.append(({place}, o{number}.detach(), {version}))")
             if self.calling.live:
                 source.line("ctx.live = live")
+            if self.standing:
+                source.line("ctx.standing = standing")
             plain = ", ".join(self._not_differentiable())
             if plain:
                 source.line(f"ctx.mark_non_differentiable({plain})")
@@ -291,10 +314,17 @@ class CallWriter:
         names = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
         tangents = [self._tangent(number) for number in self.sources]
         with source.block(f"def backward({', '.join(['ctx', *names])}):"):
+            if self.standing:
+                source.line(f"{source.name('check_standing', check_standing)}(ctx.standing)")
+            if self.dims:
+                source.line(f"{self.dims}= ctx.dims")
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
-            missing += [f"{t}.stride() != {stride}" for t, stride in zip(tangents, layouts, strict=True)]
+            missing += [
+                f"type({t}) is not {source.name('Tensor', torch.Tensor)} or {t}.stride() != {stride}"
+                for t, stride in zip(tangents, layouts, strict=True)
+            ]
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
             with source.block(f"if {rare}:"):
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
@@ -318,11 +348,16 @@ class CallWriter:
         if usual.saved or usual.checks:
             names = [f"s{i}" for i in range(len(self.halves.saved) + len(stage.checks) + len(self.carried))]
             source.line(f"{', '.join(names)}, = ctx.saved_tensors")
-        saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
+        saved = [f"s{i}" for i in usual.saved]
+        saved += [self._name(self._given(place)) for place in self.halves.numbers]
+        saved += [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
         with self._below_autograd(source, self.halves.backward, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
-            source.line(f"{targets or '_'} = {run}({', '.join([*saved, *tangents])})")
+            call = f"{run}({', '.join([*saved, *tangents])})"
+            if usual.wholes:
+                call = f"{source.name('whole', whole)}({call}, {source.name('wholes', usual.wholes)})"
+            source.line(f"{targets or '_'} = {call}")
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
         end = [source.name("all_arrived", arrived(tangents))] * self.has_end
         source.line(f"return {', '.join([*['None'] * len(self.leading), *(f'd{i}' for i in order), *end])}")
@@ -337,33 +372,5 @@ class CallWriter:
             num_leading=len(self.leading),
             has_live=bool(self.calling.live),
             has_end=self.has_end,
+            has_dims=bool(self.dims),
         )
-
-    # -- the result -------------------------------------------------------------------------------------
-
-    def _result(self, source: Source) -> str:
-        leaves = [literal(source, result) for result in self.calling.results]
-        text, used = _literal(self.calling.structure, leaves)
-        if text is not None and used == len(leaves):
-            return text
-        unflatten = source.name("tree_unflatten", tree_unflatten)
-        return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
-
-
-def _literal(structure: TreeSpec, leaves: list[str], used: int = 0) -> tuple[str | None, int]:
-    """A result built of tuples, lists and dicts as an expression; None for other containers."""
-    if structure.type is None:
-        return (leaves[used], used + 1)
-    parts: list[str] = []
-    for child in structure.children():
-        text, used = _literal(child, leaves, used)
-        if text is None:
-            return None, used
-        parts.append(text)
-    if structure.type is tuple:
-        return f"({''.join(p + ', ' for p in parts)})", used
-    if structure.type is list:
-        return f"[{', '.join(parts)}]", used
-    if structure.type is dict and all(isinstance(k, (str, int)) for k in structure.context):
-        return "{" + ", ".join(f"{k!r}: {p}" for k, p in zip(structure.context, parts, strict=True)) + "}", used
-    return None, used

@@ -5,8 +5,6 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
-import keyword
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, ModuleType
@@ -17,13 +15,18 @@ import torch
 from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
+from foregrad.record.sizes import Sizes
+from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
-from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
-from foregrad.runtime.overlap import Overlap
-from foregrad.runtime.same import SameState, SameTensors, same_tensors
+from foregrad.runtime.miss import REPLACED
+from foregrad.runtime.module_guards import check_modules
+from foregrad.runtime.overlap import Overlap, SamePattern
+from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
+from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
+from foregrad.words.size import Size
 
 _PLAIN = (
     bool,
@@ -48,9 +51,11 @@ class Assumptions:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     lifted: tuple[Lifted, ...]
-    locations: dict[int, Location]  # of lifted tensors that are no arguments, by object
+    outer: tuple[Outer, ...]  # inputs that wrap others
+    locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
     variables: tuple[Variable, ...]  # variables of the function's closure
+    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
@@ -58,6 +63,7 @@ class Assumptions:
     unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores
+    sizes: Sizes | None  # that vary
 
 
 class GuardWriter:
@@ -68,6 +74,7 @@ class GuardWriter:
         self.source = source
         self.bound: dict[int, str] = {}  # real tensors by id: the name that they are bound to
         self.by_real = {id(lifted.real): lifted for lifted in assumptions.lifted}
+        self.outer = {id(outer.real): outer for outer in assumptions.outer}
         self._num = 0
         self._named: set[int] = set()
 
@@ -76,6 +83,11 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        for outer in self.assumed.outer:
+            if id(outer.real) not in self.bound:
+                self._wrapper(self._locate(outer), outer)
+        for kept in self.assumed.generators:
+            self.miss_if(f"{kept.emit(self.source)} is not {self.source.name('generator', kept.value)}")
         state = StateReader(self.assumed.declared, self.source, self.bound)
         grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:
@@ -91,8 +103,9 @@ class GuardWriter:
                 self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
         for lifted, grad in self.assumed.grads:
             self._grad(lifted, grad)
-        self._modules()
+        check_modules(self.source, self.assumed.modules)
         self._tensors()
+        self._sizes()
         state.values(self.assumed.numbers)
 
     def _declared(self, state: StateReader) -> None:
@@ -165,11 +178,13 @@ class GuardWriter:
         else:
             self._other(name, value)
 
-    def _tensor(self, name: str, value: torch.Tensor) -> None:
+    def _tensor(self, name: str, value: Any) -> None:
         if id(value) in self.bound:
             self.miss_if(f"{name} is not {self.bound[id(value)]}")
         elif id(value) in self.by_real:
             self._bind(value, name)
+        elif id(value) in self.outer:
+            self._wrapper(name, self.outer[id(value)])
         else:  # in a container of the closure, and never used
             self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
 
@@ -234,8 +249,16 @@ class GuardWriter:
             self.source.line(f"{name} = {expression}")
         self.bound[id(real)] = name
 
-    def _locate(self, lifted: Lifted) -> str:
-        location = self.assumed.locations.get(lifted.alias.object)
+    def _wrapper(self, name: str, outer: Outer) -> None:
+        """Check a tensor that wraps others, and bind its parts."""
+        self.bound[id(outer.real)] = whole = f"w{outer.index}"
+        self.source.line(f"{whole} = {name}")
+        self.miss_if(f"not {self.source.name('wrapper_is_same', SameWrapper.of(outer))}({whole})")
+        for lifted, path in zip(outer.parts, outer.paths, strict=True):
+            self._tensor(f"{whole}{path}", lifted.real)
+
+    def _locate(self, lifted: Lifted | Outer) -> str:
+        location = self.assumed.locations.get(lifted if isinstance(lifted, Outer) else lifted.alias.object)
         if location is None:
             return self.source.name("tensor", lifted.real)
         name = self._fresh()
@@ -266,11 +289,12 @@ class GuardWriter:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
-        same = SameTensors.of(reals)
+        free = () if self.assumed.sizes is None else tuple(_free(lifted) for lifted, _ in tensors)
+        same = SameTensors.of(reals, free)
         if same.is_enough_for(reals):
             check = self.source.made("tensors_are_same", same)
         else:
-            check = self.source.name("tensors_are_same", same_tensors(reals))
+            check = self.source.name("tensors_are_same", same_tensors(reals, free))
         may_be_no_tensors = bool(self.assumed.declared.tensors)
         with self.source.block("try:") if may_be_no_tensors else nullcontext():
             self.miss_if(f"not {check}({', '.join(names)})")
@@ -291,55 +315,33 @@ class GuardWriter:
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
-            overlap = Overlap.of(reals)
+            overlap = Overlap.of(reals) if self.assumed.sizes is None else SamePattern.of(reals)
             self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
 
-    # -- modules ----------------------------------------------------------------------------------------
-
-    def _modules(self) -> None:
-        if not self.assumed.modules:
+    def _sizes(self) -> None:
+        """Bind sizes that vary to their names, and check what was assumed about them."""
+        if self.assumed.sizes is None:
             return
-        self.source.line(MODULES_BEGIN)
+        for symbol in self.assumed.sizes.symbols:
+            self.source.line(f"{symbol.code} = {self.bound[id(symbol.real)]}.size({symbol.dim})")
+            self.miss_if(f"{symbol.code} < 2")
         with self.source.block("try:"):
-            for module in self.assumed.modules:
-                self.miss_if(" or ".join(self._module(module)))
-        with self.source.block("except (AttributeError, KeyError):"):
-            self.source.line("return MISS")
-        self.source.line(MODULES_END)
-
-    def _module(self, module: torch.nn.Module) -> Iterator[str]:
-        """Conditions under which a module is not as it was."""
-        name = self.source.name("m", module)
-        yield f"{name}.training is not {module.training}"
-        yield f"len({name}.__dict__) != {len(module.__dict__)}"
-        for key, value in module.__dict__.items():
-            plain = f"{name}.{key}" if _is_plain_attribute(module, key) else f"{name}.__dict__[{key!r}]"
-            if key in _HOOKS:
-                yield f"{plain} != {self.source.name('hooks', value.copy())}" if value else plain
-            elif key == "_modules":
-                yield f"{plain} != {self.source.name('children', dict(value))}" if value else plain
-            elif _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
-                yield f"{plain} != {self.source.constant(value)}"
-            elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
-                yield f"{plain} != {self.source.name('k', value.copy())}"
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is None:
-                yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
+            for assumed in self.assumed.sizes.checked():
+                self.miss_if(f"not {assumed.code}")
+            self.source.line("pass")
+        self.source.line("except ZeroDivisionError: return MISS")
+        for lifted in self.assumed.lifted:
+            if _free(lifted)[1]:
+                self.miss_if(f"{self.bound[id(lifted.real)]}.stride() != {lifted.spec.stride}")
 
 
-#: What a module runs beside its forward.
-_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
-
-
-def _is_plain_attribute(module: torch.nn.Module, key: str) -> bool:
-    """Whether asking a module for an attribute just looks into its dict."""
-    return key.isidentifier() and not keyword.iskeyword(key) and not hasattr(type(module), key)
-
-
-def _is_simple(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_simple(v) for v in value)
-    return isinstance(value, (bool, int, float, str, type(None)))
+def _free(lifted: Lifted) -> Free:
+    """The dimensions of an input whose size varies, and those whose stride does."""
+    size, stride = (
+        tuple(dim for dim, n in enumerate(values) if isinstance(n, Size))
+        for values in (lifted.spec.shape, lifted.spec.stride)
+    )
+    return size, stride
 
 
 def _can_compare(value: Any) -> bool:
