@@ -123,7 +123,7 @@ def _capture_call(
     try:
         declared.lift()
         with nullcontext() if python is None else beside.watch(), scaled_steps(state):
-            recording.forward(call or function, args, kwargs)
+            recording.forward(call or function, args, kwargs, [variable.value for variable in reach])
     except BaseException:
         beside.undo()
         raise

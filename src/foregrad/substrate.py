@@ -6,7 +6,6 @@ Checked against torch 2.13.
 from __future__ import annotations
 
 import logging
-import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -74,7 +73,6 @@ __all__ = [
     "autocast_disabled",
     "autocast_state",
     "check_layout",
-    "checkpoint_region",
     "current_autograd_node",
     "default_device_of",
     "exclude_keys",
@@ -94,6 +92,7 @@ __all__ = [
     "num_function_modes",
     "ops_are_transformed",
     "quiet_torch",
+    "repeatable_checkpoints",
     "replace_scaled_step",
     "run_engine",
     "saved_by",
@@ -273,22 +272,27 @@ def autocast_disabled() -> Any:
     return torch._C._DisableAutocast()
 
 
-def checkpoint_region() -> tuple[Any, Any]:
-    """The innermost `torch.utils.checkpoint` region that is running, and the frame that recomputes it if one does.
+class _Repeatable(torch.utils.checkpoint._CachedTorchDispatchMode):
+    """Gives what a selective checkpoint has saved, each time that it is recomputed and not only once."""
 
-    A region is known by the generator state that it keeps; one that keeps none is no region, and draws anew.
-    """
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == torch.utils.checkpoint.__file__:
-            if code.co_name == "recompute_fn":
-                return frame.f_locals.get("fwd_cpu_state"), frame
-            generator = frame.f_locals.get("gen") if code.co_name == "checkpoint" else None
-            if generator is not None and generator.gi_frame is not None:
-                return generator.gi_frame.f_locals.get("fwd_cpu_state"), None
-        frame = frame.f_back  # type: ignore[assignment]
-    return None, None
+    saved: dict[Any, dict[int, Any]] | None = None
+
+    def __enter__(self) -> Any:
+        self.saved = self.saved or {key: dict(entries) for key, entries in self.storage.items()}
+        self.storage.update({key: dict(entries) for key, entries in self.saved.items()})
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def repeatable_checkpoints() -> Iterator[None]:
+    """Let selective checkpoints that are made inside be recomputed several times."""
+    module: Any = torch.utils.checkpoint
+    before = module._CachedTorchDispatchMode
+    module._CachedTorchDispatchMode = _Repeatable
+    try:
+        yield
+    finally:
+        module._CachedTorchDispatchMode = before
 
 
 @contextmanager

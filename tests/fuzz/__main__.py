@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from tests.fuzz.check import REFUSED
-from tests.fuzz.generate import program
+from tests.fuzz.generate import TABLES, program
+from tests.fuzz.program import FuzzProgram
 from tests.fuzz.run import TARGETS, results, verdict_of
 from tests.fuzz.shrink import cause, shrink
 from tests.fuzz.statements import WRITES
@@ -21,18 +22,18 @@ def main() -> int:
     options = parse()
     torch.set_num_threads(1)
     if options.show is not None:
-        print(program(options.show).source())
+        print(program(options.show, options.about).source())
         return 0
     if options.shrink is not None:
-        return print_shrunk(options.shrink, options.against)
+        return print_shrunk(program(options.shrink, options.about), options.against)
     seeds = range(options.start, options.start + options.count)
-    verdicts = run(seeds, options.against, options.jobs)
+    verdicts = run(seeds, options.about, options.against, options.jobs)
     failed = {seed: verdict for seed, verdict in verdicts.items() if not verdict.startswith(REFUSED)}
-    print_causes(verdicts)
+    print_causes(verdicts, options.about)
     if len(seeds) == 1:
         print(*verdicts.values())
     if options.kinds:
-        print_kinds(seeds)
+        print_kinds(seeds, options.about)
     return 1 if failed else 0
 
 
@@ -40,6 +41,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("--count", type=int, default=1000, help="number of programs")
     parser.add_argument("--start", type=int, default=0, help="first seed")
+    parser.add_argument("--about", choices=sorted(TABLES), default="views", help="what the programs are about")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--against", choices=sorted(TARGETS), default="foregrad", help="what compiles the program")
     parser.add_argument("--kinds", action="store_true", help="count the kinds of statement")
@@ -48,14 +50,14 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def run(seeds: range, against: str, jobs: int) -> dict[int, str]:
+def run(seeds: range, about: str, against: str, jobs: int) -> dict[int, str]:
     """The seeds that did not pass, with their verdicts."""
     verdicts: dict[int, str] = {}
     refused = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("running", total=len(seeds))
-        for done, (seed, verdict) in enumerate(results(seeds, against, jobs), 1):
+        for done, (seed, verdict) in enumerate(results(seeds, about, against, jobs), 1):
             if verdict is not None:
                 verdicts[seed] = verdict
                 refused += verdict.startswith(REFUSED)
@@ -65,18 +67,18 @@ def run(seeds: range, against: str, jobs: int) -> dict[int, str]:
     return verdicts
 
 
-def print_causes(verdicts: dict[int, str]) -> None:
+def print_causes(verdicts: dict[int, str], about: str) -> None:
     """Failures by cause, most frequent first, with the seeds of the shortest programs."""
     by_cause = collections.defaultdict(list)
     for seed, verdict in verdicts.items():
         by_cause[cause(verdict)].append(seed)
     for name, seeds in sorted(by_cause.items(), key=lambda item: -len(item[1])):
-        shortest = sorted(seeds, key=lambda seed: len(program(seed).body))
+        shortest = sorted(seeds, key=lambda seed: len(program(seed, about).body))
         print(f"{len(seeds):5}  {name}\n       seeds {' '.join(map(str, shortest[:8]))}")
 
 
-def print_kinds(seeds: range) -> None:
-    programs = [program(seed) for seed in seeds]
+def print_kinds(seeds: range, about: str) -> None:
+    programs = [program(seed, about) for seed in seeds]
     kinds = collections.Counter(statement.kind for p in programs for statement in p.body)
     for name, count in kinds.most_common():
         print(f"{count:7}  {name}")
@@ -84,8 +86,8 @@ def print_kinds(seeds: range) -> None:
     print(f"{written / len(programs):7.0%}  of the programs write in place")
 
 
-def print_shrunk(seed: int, against: str) -> int:
-    smallest = shrink(program(seed), lambda candidate: verdict_of(candidate, against))
+def print_shrunk(failing: FuzzProgram, against: str) -> int:
+    smallest = shrink(failing, lambda candidate: verdict_of(candidate, against))
     print(smallest.source())
     print(verdict_of(smallest, against))
     return 0

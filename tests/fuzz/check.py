@@ -109,7 +109,9 @@ class Call:
 
 def transcript(program: FuzzProgram, scope: dict[str, Any], fn: Callable, refusals: tuple = ()) -> list[Entry]:
     run = Run(program, scope, fn, refusals)
-    torch.manual_seed(0)
+    torch.manual_seed(program.seed)
+    if "own" in scope:
+        scope["own"].manual_seed(program.seed + 1)
     if program.scenario.calls == "interleaved":
         calls = [run.call(number) for number in (1, 2)]
         for call in calls:
@@ -156,6 +158,7 @@ class Run:
         if not went:
             return None
         self.observe(call, "after call")
+        self.generators("after call")
         return call
 
     def finish(self, call: Call | None) -> None:
@@ -202,6 +205,10 @@ class Run:
         elif not self.engine_backward(call, roots, tangents):
             for name in roots:
                 self.engine_backward(call, {name: roots[name]}, tangents)
+        else:
+            for _ in range(1, self.scenario.repeats):
+                torch.rand(3)
+                self.engine_backward(call, roots, tangents)
 
     def engine_backward(self, call: Call, roots: dict, tangents: dict) -> bool:
         """`backward()` into the leaves; says whether it went through, for roots may fail one by one."""
@@ -214,6 +221,8 @@ class Run:
                 if went:
                     self.gradient(f"{label}: gradient of {name}", tensor.grad, exact)
                 tensor.grad = None
+        if went:
+            self.generators(label)
         return went
 
     def second_derivative(self, call: Call, roots: dict, tangents: dict) -> None:
@@ -253,6 +262,14 @@ class Run:
         exact = not adds_in_another_order(roots.values())
         for name, gradient in zip(sources, gradients, strict=True):
             self.gradient(f"gradient of {name}", gradient, exact)
+
+    def generators(self, when: str) -> None:
+        """Where the random number generators stand, unless something has raised half way."""
+        if any(entry.detail for entry in self.entries):
+            return
+        for name, generator in (("default", torch.default_generator), ("own", self.scope.get("own"))):
+            if generator is not None:
+                self.entries.append(Entry(f"{when}: {name} generator", hash(generator.get_state().numpy().tobytes())))
 
     def gradient(self, what: str, gradient: torch.Tensor | None, exact: bool) -> None:
         if gradient is None:

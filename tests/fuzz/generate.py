@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import random
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from tests.fuzz import inputs
+from tests.fuzz.draws import DRAWING
 from tests.fuzz.program import FUNCTIONS, HEADER, FuzzProgram, Scenario, Statement, render
 from tests.fuzz.scope import Scope
 from tests.fuzz.statements import WRITERS
 
+Table = dict[Callable[[Scope], str], float]
 KEPT_REFUSALS = 0.04  # of refused statements; gives about 3 % of programs that raise
 REFUSALS = (RuntimeError, ValueError, IndexError, TypeError)
 PARAMETERS = "abcd"
@@ -29,16 +32,21 @@ _base_scope: dict[str, Any] = {}
 exec(HEADER + "\n".join(FUNCTIONS.values()), _base_scope)
 
 
-def program(seed: int) -> FuzzProgram:
+#: What programs are about, and the statements that they are made of.
+TABLES = {"views": WRITERS, "draws": DRAWING}
+
+
+def program(seed: int, about: str = "views") -> FuzzProgram:
     rng = random.Random(seed)
     values = dict(_base_scope)
     values["generator"].manual_seed(seed)
     with warnings.catch_warnings(), torch.random.fork_rng():
         warnings.simplefilter("ignore")
         setup, arguments = make_setup(rng, values)
-        body, returns = make_body(rng, values, [name for name, _ in arguments])
+        body, returns = make_body(rng, values, [name for name, _ in arguments], TABLES[about])
     container = "single" if len(returns) == 1 else rng.choice(("tuple", "tuple", "tuple", "list", "dict", "nested"))
-    return FuzzProgram(seed, tuple(setup), arguments, tuple(body), returns, container, make_scenario(rng))
+    scenario = make_scenario(rng) if about == "views" else make_drawing_scenario(rng, body)
+    return FuzzProgram(seed, tuple(setup), arguments, tuple(body), returns, container, scenario)
 
 
 def make_setup(rng: random.Random, values: dict[str, Any]) -> tuple[list[Statement], tuple[tuple[str, str], ...]]:
@@ -60,14 +68,14 @@ def make_setup(rng: random.Random, values: dict[str, Any]) -> tuple[list[Stateme
 
 
 def make_body(
-    rng: random.Random, values: dict[str, Any], parameters: list[str]
+    rng: random.Random, values: dict[str, Any], parameters: list[str], table: Table
 ) -> tuple[list[Statement], tuple[str, ...]]:
     scope = Scope(rng, values, list(parameters))
     body: list[Statement] = []
     blocks: tuple[str, ...] = ()
     for _ in range(rng.choice((2, 3, 4, 5, 6, 7, 8, 10, 12))):
         blocks = next_blocks(rng, blocks)
-        statement, refused = make_statement(scope, blocks)
+        statement, refused = make_statement(scope, blocks, table)
         body.append(statement)
         if refused:
             break
@@ -86,9 +94,9 @@ def next_blocks(rng: random.Random, blocks: tuple[str, ...]) -> tuple[str, ...]:
     return (*blocks, "torch.enable_grad()") if chance > 0.9 and len(blocks) == 1 else blocks
 
 
-def make_statement(scope: Scope, blocks: tuple[str, ...]) -> tuple[Statement, bool]:
+def make_statement(scope: Scope, blocks: tuple[str, ...], table: Table) -> tuple[Statement, bool]:
     """A statement that eager runs, or rarely one that it refuses."""
-    writers, weights = list(WRITERS), list(WRITERS.values())
+    writers, weights = list(table), list(table.values())
     while True:
         writer = scope.rng.choices(writers, weights)[0]
         try:
@@ -120,6 +128,18 @@ def make_scenario(rng: random.Random) -> Scenario:
         backward=rng.choice(("all", "all", "all", "some", "some", "create_graph", "arguments")),
         write=rng.choice(("", "", "", "", "output", "argument")),
         calls=rng.choice(("once", "once", "twice", "interleaved")),
+    )
+
+
+def make_drawing_scenario(rng: random.Random, body: list[Statement]) -> Scenario:
+    """No writes by the caller: what is computed again from a tensor that was written is refused. A selective checkpoint
+    goes back once only."""
+    is_selective = any("selective" in statement.text for statement in body)
+    return Scenario(
+        backward=rng.choice(("all", "all", "all", "some") if is_selective else ("all", "all", "some", "create_graph")),
+        calls=rng.choice(("once", "twice", "interleaved", "interleaved")),
+        repeats=1 if is_selective else rng.choice((1, 1, 2)),
+        marks=rng.choice((0.0, 0.2, 0.5, 0.8, 1.0)),
     )
 
 

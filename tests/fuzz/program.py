@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -28,12 +29,15 @@ class Scenario:
 
     backward: "all" roots at once, "some" of them, "create_graph" (then a second backward), or "arguments"
     (gradients also of arguments that are not leaves). write: what the caller writes to in place after the
-    call. calls: "once", "twice", or "interleaved" (two calls, then two backwards).
+    call. calls: "once", "twice", or "interleaved" (two calls, then two backwards). repeats: how often each backward
+    runs. marks: the share of values that the compiled function computes again in backward.
     """
 
     backward: str = "all"
     write: str = ""
     calls: str = "once"
+    repeats: int = 1
+    marks: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -55,7 +59,7 @@ class FuzzProgram:
         lines = [
             f"# seed {self.seed}: {self.scenario}",
             HEADER,
-            *(text for name, text in FUNCTIONS.items() if any(f"{name}.apply" in s.text for s in self.body)),
+            *(text for name, text in FUNCTIONS.items() if any(re.search(rf"\b{name}\b", s.text) for s in self.body)),
             "def make_inputs():",
             indent(render(self.setup)),
             f"    return ({given}), dict({watched})\n\n",
@@ -115,6 +119,31 @@ def ints(*size):
 """
 
 FUNCTIONS = {
+    "own": "own = torch.Generator()\n\n",
+    "noisy": """\
+noisy = torch.nn.Sequential(
+    torch.nn.Dropout(0.3), torch.nn.Tanh(), torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Sigmoid())
+)
+
+""",
+    "selective": """\
+def selective():
+    from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+
+    def policy(context, op, *args, **kwargs):
+        must = str(op) in ("aten.sin.default", "aten.exp.default", "aten.mul.Tensor", "aten.rand_like.default")
+        return CheckpointPolicy.MUST_SAVE if must else CheckpointPolicy.PREFER_RECOMPUTE
+
+    return create_selective_checkpoint_contexts(policy)
+
+""",
+    "again": """\
+def again(function, x, times=1, **options):
+    for _ in range(times):
+        x = torch.utils.checkpoint.checkpoint(function, x, use_reentrant=False, **options)
+    return x
+
+""",
     "Tripled": """\
 class Tripled(torch.autograd.Function):
     @staticmethod

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import multiprocessing
+import random
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import torch
 
@@ -15,8 +18,8 @@ from tests.fuzz.program import FuzzProgram
 CHUNK = 20
 
 
-def results(seeds: range, against: str, jobs: int) -> Iterable[tuple[int, str | None]]:
-    chunks = [(seeds[at : at + CHUNK], against) for at in range(0, len(seeds), CHUNK)]
+def results(seeds: range, about: str, against: str, jobs: int) -> Iterable[tuple[int, str | None]]:
+    chunks = [(seeds[at : at + CHUNK], about, against) for at in range(0, len(seeds), CHUNK)]
     if jobs == 1:
         yield from (result for chunk in chunks for result in run_chunk(chunk))
         return
@@ -25,15 +28,15 @@ def results(seeds: range, against: str, jobs: int) -> Iterable[tuple[int, str | 
             yield from done
 
 
-def run_all_of_chunk(chunk: tuple[range, str]) -> list[tuple[int, str | None]]:
+def run_all_of_chunk(chunk: tuple[range, str, str]) -> list[tuple[int, str | None]]:
     torch.set_num_threads(1)
     return list(run_chunk(chunk))
 
 
-def run_chunk(chunk: tuple[range, str]) -> Iterator[tuple[int, str | None]]:
-    seeds, against = chunk
+def run_chunk(chunk: tuple[range, str, str]) -> Iterator[tuple[int, str | None]]:
+    seeds, about, against = chunk
     for seed in seeds:
-        yield seed, verdict_of(program(seed), against)
+        yield seed, verdict_of(program(seed, about), against)
 
 
 def verdict_of(candidate: FuzzProgram, against: str) -> str | None:
@@ -51,7 +54,17 @@ def verdict_of(candidate: FuzzProgram, against: str) -> str | None:
 def with_foregrad(candidate: FuzzProgram) -> str | None:
     import foregrad as fg
 
-    return check(candidate, lambda fn: fg.compile(fn, backend="eager"), (fg.CaptureError,))
+    passes = (functools.partial(recompute_some, candidate),) if candidate.scenario.marks else ()
+    return check(candidate, lambda fn: fg.compile(fn, backend="eager", passes=passes), (fg.CaptureError,))
+
+
+def recompute_some(candidate: FuzzProgram, program: Any) -> Any:
+    """Mark a share of the values, chosen by their names."""
+
+    def is_chosen(node: Any) -> bool:
+        return random.Random(f"{candidate.seed} {node.name}").random() < candidate.scenario.marks
+
+    return program.recompute(is_chosen, prefer=True)
 
 
 def with_torch(candidate: FuzzProgram) -> str | None:

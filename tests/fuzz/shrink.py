@@ -41,7 +41,7 @@ def removals(program: FuzzProgram) -> Iterator[FuzzProgram]:
         for at in reversed(range(len(items))):
             if name != "returns" or len(items) > 1:
                 yield program.but(**{name: items[:at] + items[at + 1 :]})
-    for field in ("backward", "write", "calls"):
+    for field in ("backward", "write", "calls", "repeats", "marks"):
         simple = getattr(Scenario(), field)
         if getattr(program.scenario, field) != simple:
             yield program.but(scenario=replace(program.scenario, **{field: simple}))

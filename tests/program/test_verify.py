@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch.utils.checkpoint import CheckpointPolicy
 
 import foregrad as fg
 from foregrad.program.verify import RULES
@@ -70,6 +71,15 @@ def needs_a_tangent_in_forward(program):
     sin.args = (tangent,)
 
 
+def recomputes_what_cannot_be(program):
+    sin, x = node(program, "sin"), node(program, "x")
+    sin.meta["recompute"], x.meta["is_written"] = CheckpointPolicy.MUST_RECOMPUTE, True
+
+
+def has_an_unknown_mark(program):
+    node(program, "sin").meta["recompute"] = "please"
+
+
 BROKEN = {
     calls_python: "only ops are called",
     writes_in_place: "nothing is written in place",
@@ -82,6 +92,8 @@ BROKEN = {
     returns_a_view_of_an_input: "results share no memory",
     returns_one_value_twice: "results share no memory",
     needs_a_tangent_in_forward: "forward does not wait for backward",
+    recomputes_what_cannot_be: "what is marked can be recomputed",
+    has_an_unknown_mark: "what is marked can be recomputed",
 }
 
 

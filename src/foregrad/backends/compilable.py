@@ -9,6 +9,7 @@ from torch import fx
 
 from foregrad.backends.eager import ASKS_GRAD_MODE
 from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
+from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
 from foregrad.substrate import lazy_graph_module
@@ -49,7 +50,8 @@ def is_opaque(node: fx.Node) -> bool:
     return (
         node.target in _BY_THEMSELVES
         or node.target in ASKS_GRAD_MODE
-        or isinstance(node.target, Pure)
+        or isinstance(node.target, (Pure, Replay))
+        or node.target is rng_state
         or (takes_numbers(node) and not can_be_in_tensors(node))
         or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
     )

@@ -22,7 +22,14 @@ from torch import fx
 
 from foregrad.backends.in_place import in_place
 from foregrad.program.clean import is_random
-from foregrad.substrate import BELOW_AUTOGRAD, FUNCTION_HOMES, OpOverload, TorchDispatchMode, exclude_keys
+from foregrad.substrate import (
+    BELOW_AUTOGRAD,
+    FUNCTION_HOMES,
+    OpOverload,
+    TorchDispatchMode,
+    autocast_disabled,
+    exclude_keys,
+)
 from foregrad.words.generated import load_source
 from foregrad.words.spec import NumberSpec
 
@@ -44,7 +51,10 @@ def graph_source(module: fx.GraphModule, name: str) -> tuple[str, dict[str, Any]
         if node.op == "get_attr":
             lines.append(f"{node.name} = {names.of('constant', getattr(module, str(node.target)))}")
         elif node.op == "call_function":
-            lines.append(f"{node.name} = {_call(node, names)}")
+            indent = "    " if node.meta.get("is_again") else ""
+            if indent and not (lines and lines[-1].startswith(indent)):  # its casts are in the graph
+                lines.append(f"with {names.of('autocast_disabled', autocast_disabled)}():")
+            lines.append(f"{indent}{node.name} = {_call(node, names)}")
         dead = [n.name for n in last_use.get(node, ())]
         if dead and lines:
             lines[-1] += f"; del {', '.join(dead)}"

@@ -10,7 +10,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -30,6 +30,7 @@ from foregrad.backends.native import may_be_native
 from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
+from foregrad.functionalize.replay import keeps_states
 from foregrad.program.clean import is_random
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
@@ -60,6 +61,8 @@ class Inductor:
 
     def start(self, graph: fx.GraphModule, name: str) -> Callable[[], Runner]:
         """Write the code of a graph. The C++ compiler builds it while other graphs are begun."""
+        if self.rng != "eager" and keeps_states(graph.graph):  # of numbers that only eager's generators draw again
+            return replace(self, rng="eager").start(graph, name)
         graph = with_memory(graph)
         with part(f"find regions of {name}"):
             found = find_regions(graph, is_opaque) if self.regions == "auto" else whole(graph)

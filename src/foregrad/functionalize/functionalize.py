@@ -16,13 +16,14 @@ from torch import fx
 
 from foregrad.errors import CaptureError
 from foregrad.functionalize.overlap import covered, depends_on_order
+from foregrad.functionalize.replay import Replay, is_kept, state_before
 from foregrad.functionalize.variants import Pure, made_by, variant_for
 from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
-from foregrad.record.trace import Alias, Op, Origin, Storage, aliases_in
+from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -54,8 +55,10 @@ class Functionalizer:
         }
         self._contents: dict[Storage, Contents] = {}
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
+        self._given: dict[tuple[Storage, Geometry, int], fx.Node] = {}
         self._pieces: dict[tuple[int, int], fx.Node] = {}
         self._draws: dict[int, fx.Node] = {}
+        self._states: dict[fx.Node, fx.Node] = {}  # of the generator, right before a random op
         self._items: dict[tuple[fx.Node, int], fx.Node] = {}
         self._op: Op | None = None
         self._num_emitted = 0
@@ -72,8 +75,9 @@ class Functionalizer:
         if alias.storage in self._written and alias.storage not in self._contents:
             self._start(alias, node)
         elif alias.storage not in self._written:
-            self._values[alias] = (node, 0)
-            self._contents.setdefault(alias.storage, Contents(node, alias))
+            same = self._given.setdefault((alias.storage, alias.geometry, alias.bits), node)  # what autograd unpacks
+            self._values[alias] = (same, 0)  # is known by its memory alone, which may be that of another input too
+            self._contents.setdefault(alias.storage, Contents(same, alias))
 
     def replace_contents(self, node: fx.Node, alias: Alias) -> None:
         """From here on a storage holds what this placeholder brings: an input as backward finds it."""
@@ -115,7 +119,7 @@ class Functionalizer:
         self._op = None
 
     def _compute(self, op: Op) -> None:
-        node = self._drawn(op) or self._call(op.func, self._resolve(op.args), self._resolve(op.kwargs))
+        node = self._draw(op, op.func, self._resolve(op.args), self._resolve(op.kwargs))
         self._draws[op.index] = node
         if isinstance(op.outputs, Alias):
             self._define(op.outputs, node)
@@ -123,9 +127,16 @@ class Functionalizer:
         if isinstance(op.outputs, list):
             self._define_items(node, op.outputs)
 
-    def _drawn(self, op: Op) -> fx.Node | None:
-        """A random op that a checkpoint repeats gives the numbers of the first time."""
-        return self._draws.get(op.redraws) if op.redraws is not None else None
+    def _draw(self, op: Op, func: Any, args: Any, kwargs: Any) -> fx.Node:
+        """Call an op. A random one that a checkpoint repeats draws the numbers of the first time."""
+        first = self._draws.get(op.redraws) if op.redraws is not None else None
+        if first is None:
+            return self._call(func, args, kwargs)
+        if is_kept(op):
+            return first
+        if first not in self._states:
+            self._states[first] = state_before(first)
+        return self._call(Replay(func), (self._states[first], *args), kwargs)
 
     def _define_items(self, node: fx.Node, outputs: list[Any]) -> None:
         for place, output in enumerate(outputs):
@@ -171,7 +182,7 @@ class Functionalizer:
         variant = variant_for(op)
         args, kwargs = variant.filled(self._resolve(op.args)), self._resolve(op.kwargs)
         kwargs = {k: v for k, v in kwargs.items() if k not in variant.dropped}
-        node = self._drawn(op) or self._call(variant.func, args, kwargs)
+        node = self._draw(op, variant.func, args, kwargs)
         self._draws[op.index] = node
         own = [a for a in aliases_in(op.outputs) if a.op == op.index and a not in op.writes]
         for place, alias in enumerate(own[: variant.num_results]):

@@ -74,7 +74,6 @@ _OTHER_NAMES = {
     aten.native_batch_norm.default: Variant(aten._native_batch_norm_legit_functional.default, (), 3, True),
     aten._native_batch_norm_legit.default: Variant(aten._native_batch_norm_legit_functional.default, (), 3, True),
     aten.normal_.default: Variant(aten.normal_functional.default, (), 0, False),
-    aten.rrelu_with_noise.default: Variant(aten.rrelu_with_noise_functional.default, (), 1, True),
 }
 
 

@@ -10,7 +10,7 @@ from torch import fx
 from foregrad.keep.plain import from_json, to_json
 from foregrad.substrate import lazy_graph_module
 
-_META = ("spec", "grad_enabled")
+_META = ("spec", "grad_enabled", "is_again")
 
 
 def graph_to_json(module: fx.GraphModule, other: Callable[[Any], Any]) -> Any:

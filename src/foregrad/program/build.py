@@ -83,6 +83,8 @@ class _Builder:
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
         self.functional.number = self._number
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
+        changed = [*(a for op in ops for a in op.writes), *(op.renames for op in ops if op.renames is not None)]
+        self.written = {alias.storage for alias in changed}
         self._add_inputs()
         self._add_constants()
         self.functional.add_ops(ops[: recording.num_forward])
@@ -122,7 +124,7 @@ class _Builder:
         graph = self.functional.graph
         with graph.inserting_after(self.last_input) if self.last_input is not None else graph.inserting_before():
             node = self.last_input = graph.placeholder(self._unique(identifier(name)))
-        node.meta.update(spec=spec, phase=0, role=role)
+        node.meta.update(spec=spec, phase=0, role=role, is_written=alias is not None and alias.storage in self.written)
         self.inputs.append(Input(role, name, spec))
         self.lifted.append(lifted)
         if alias is not None:

@@ -21,7 +21,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.functionalize.replay import Replay
 from foregrad.functionalize.variants import Pure
+from foregrad.program.marks import mark_text
 from foregrad.record.trace import Origin
 from foregrad.substrate import OpOverload
 from foregrad.words.signature import Input, Output, Signature
@@ -49,7 +51,7 @@ def listing(name: str, graph: fx.Graph, signature: Signature, notes: Mapping[str
             above = origin
             if origin:
                 lines.append(f"    # {origin}")
-        lines.append("    " + _typed(_node_text(node), node.meta.get("spec")))
+        lines.append("    " + _typed(_node_text(node), node.meta.get("spec"), mark=mark_text(node)))
     results: Any = graph.output_node().args[0]
     names = [r.name if isinstance(r, fx.Node) else "None" for r in results]
     lines += ["  outputs", *_table(signature.outputs, names)]
@@ -64,8 +66,9 @@ def _table(values: Sequence[Input | Output], names: list[str] | None = None) -> 
     return ["    " + _typed(text, value.spec, width) for text, value in zip(texts, values, strict=True)]
 
 
-def _typed(text: str, spec: Spec | None, width: int = _COLUMN) -> str:
-    return f"{text:<{width}}  {spec}" if spec is not None else text
+def _typed(text: str, spec: Spec | None, width: int = _COLUMN, mark: str = "") -> str:
+    typed = f"{text:<{width}}  {spec}" if spec is not None else text
+    return f"{typed}  ({mark})" if mark else typed
 
 
 def _node_text(node: fx.Node) -> str:
@@ -81,6 +84,8 @@ def target_text(target: Any) -> str:
     """An op as `aten.mul`, with its overload only where it is not the usual one."""
     if isinstance(target, Pure):
         return f"pure({target_text(target.op)})"
+    if isinstance(target, Replay):
+        return f"replay({target_text(target.op)})"
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", str(target))
     name = target._schema.name.replace("::", ".")

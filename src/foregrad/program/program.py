@@ -8,10 +8,12 @@ from functools import cached_property
 from typing import Any
 
 from torch import fx
+from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
 from foregrad.program.checks import Checks
+from foregrad.program.marks import Which, has_marks, marked, marked_alike
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
@@ -91,6 +93,30 @@ class Program:
         graph.graph.lint()
         graph.recompile()
         return replace(self, graph=graph)
+
+    def recompute(self, which: Which, *, prefer: bool = False) -> Program:
+        """The same program with these values marked: backward computes them again, from what their ops take.
+
+        `which` are names from the listing, or a function of a node. What cannot be computed again is refused, or saved
+        if it is only preferred. A random op draws the forward's numbers again.
+        """
+        return self._marked(which, CheckpointPolicy.PREFER_RECOMPUTE if prefer else CheckpointPolicy.MUST_RECOMPUTE)
+
+    def save(self, which: Which, *, prefer: bool = False) -> Program:
+        """The same program with these values marked: they are saved if backward needs them."""
+        return self._marked(which, CheckpointPolicy.PREFER_SAVE if prefer else CheckpointPolicy.MUST_SAVE)
+
+    def _marked(self, which: Which, policy: CheckpointPolicy) -> Program:
+        before = self._broken()
+        program = self.with_graph(marked(self.graph, which, policy, self.first_phase))
+        refuse(self.name, [rule for rule in program._broken() if rule not in before])
+        return program
+
+    def marked_like(self, first: Program) -> Program:
+        """A later program of the same recording with the marks of the first one, on which it depends what is kept."""
+        if not has_marks(self.graph.graph) and not has_marks(first.graph.graph):
+            return self
+        return self.with_graph(marked_alike(self.graph, first.graph.graph, first.first_phase))
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
         """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""

@@ -7,7 +7,9 @@ from typing import Any
 
 from torch import fx
 
-from foregrad.program.clean import clean, is_view
+from foregrad.functionalize.replay import Replay, draws, state_before
+from foregrad.program.clean import clean, is_view, memory_of
+from foregrad.program.marks import copied, has_marks, is_recomputed
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Signature
 from foregrad.words.spec import Spec
@@ -36,6 +38,16 @@ class Halves:
     saved: tuple[Saved, ...]  # what backward takes first
     tangents: tuple[int, ...]  # which inputs of the program (tangents, live ones) backward takes next
     gradients: tuple[int, ...]  # which outputs of the program backward gives
+    read_again: frozenset[str]  # names of saved values that ops read which backward runs again
+
+
+@dataclass(frozen=True)
+class _Half:
+    """The nodes of a half, and the values that it takes."""
+
+    own: set[fx.Node]
+    earlier: set[fx.Node]  # of an earlier half, made again inside: views, and what is marked
+    boundary: list[fx.Node]
 
 
 def split(module: fx.GraphModule, signature: Signature, first_phase: int = 0) -> Halves:
@@ -47,7 +59,9 @@ class _Splitter:
     def __init__(self, module: fx.GraphModule, signature: Signature, first_phase: int) -> None:
         self.module = module
         self.first = first_phase
-        self.graph = module.graph
+        self.graph = copied(module).graph if has_marks(module.graph) else module.graph
+        drawn = [n for n in self.graph.nodes if draws(n.target) and is_recomputed(n)]
+        self.states = {n: state_before(n) for n in drawn}
         self.order = {n: i for i, n in enumerate(self.graph.nodes)}
         self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]
         results: Any = self.graph.output_node().args[0]
@@ -60,15 +74,15 @@ class _Splitter:
     def split(self) -> Halves:
         late = [n for n in self.placeholders if self._is_late(n)]
         is_late, given_out = set(late), {o for o in self.forward_outputs if isinstance(o, fx.Node)}
-        backward, boundary = self._half(self._is_late, self.backward_outputs)
-        boundary = [n for n in boundary if n not in is_late]
+        backward = self._half(self._is_late, self.backward_outputs)
+        boundary = [n for n in backward.boundary if n not in is_late]
         values = [n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first and n not in given_out]
-        forward, needed = self._half(
+        forward = self._half(
             lambda n: self._phase(n) == self.first and n.op != "placeholder", [*self.forward_outputs, *values]
         )
         inputs = [n for n in self.placeholders if self._phase(n) == self.first and n not in is_late]
-        known = {*inputs, *forward}
-        kept = [n for n in dict.fromkeys([*needed, *boundary]) if n not in known]
+        known = {*inputs, *forward.own, *forward.earlier}
+        kept = [n for n in dict.fromkeys([*forward.boundary, *boundary]) if n not in known]
         kept.sort(key=self.order.__getitem__)
         place = {n: i for i, n in enumerate(self.placeholders)}
         return Halves(
@@ -80,6 +94,9 @@ class _Splitter:
             saved=self._saved(boundary, inputs, kept, values),
             tangents=tuple(place[n] for n in late),
             gradients=tuple(self.backward_places),
+            read_again=frozenset(
+                memory_of(read).name for n in backward.earlier if not is_view(n) for read in n.all_input_nodes
+            ),
         )
 
     def _phase(self, node: fx.Node) -> int:
@@ -88,22 +105,39 @@ class _Splitter:
     def _is_late(self, node: fx.Node) -> bool:
         return self._phase(node) > self.first or node.meta.get("role") == "live"
 
-    def _half(self, is_inside: Any, outputs: list[Any]) -> tuple[set[fx.Node], list[fx.Node]]:
-        """The nodes of a half, and the values that it takes; views of those are made again inside."""
-        inside: set[fx.Node] = set()
-        boundary: set[fx.Node] = set()
+    def _half(self, is_inside: Any, outputs: list[Any]) -> _Half:
+        """A half; views of what it takes are made again inside, and so is what is marked."""
+        own, earlier, boundary = set[fx.Node](), set[fx.Node](), set[fx.Node]()
         stack = [n for n in self.graph.nodes if n.op == "call_function" and is_inside(n)]
         stack += [o for o in outputs if isinstance(o, fx.Node)]
         while stack:
             node = stack.pop()
-            if node in inside or node in boundary:
+            if node in own or node in earlier or node in boundary:
                 continue
-            if node.op == "get_attr" or (node.op == "call_function" and (is_inside(node) or is_view(node))):
-                inside.add(node)
-                stack.extend(node.all_input_nodes)
+            if node.op == "call_function" and is_inside(node):
+                own.add(node)
+            elif node.op == "get_attr" or is_view(node) or is_recomputed(node):
+                earlier.add(node)
+                stack.extend([self.states[node]] if node in self.states else [])
             else:
                 boundary.add(node)
-        return inside, sorted(boundary, key=self.order.__getitem__)
+                continue
+            stack.extend(node.all_input_nodes)
+        return _Half(own, earlier, sorted(boundary, key=self.order.__getitem__))
+
+    def _in_order(self, half: _Half) -> list[fx.Node]:
+        """The nodes of a half in the order of the program, but what is computed again right before it is needed."""
+        if all(is_view(n) or n.op == "get_attr" for n in half.earlier):
+            return sorted(half.own | half.earlier, key=self.order.__getitem__)
+        placed: dict[fx.Node, None] = {}
+        for node in [*sorted(half.own, key=self.order.__getitem__), *sorted(half.earlier, key=self.order.__getitem__)]:
+            needed, stack = {node}, [node]
+            while stack:
+                found = half.earlier.intersection(stack.pop().all_input_nodes) - needed
+                stack.extend(n for n in found if n not in placed)
+                needed |= found
+            placed.update(dict.fromkeys(sorted(needed, key=self.order.__getitem__)))
+        return list(placed)
 
     def _saved(
         self, boundary: list[fx.Node], inputs: list[fx.Node], kept: list[fx.Node], values: list[fx.Node]
@@ -116,15 +150,19 @@ class _Splitter:
         key = node.meta.get("key") or node.meta.get("tangent") or ("input", node.name)
         return Saved(node.name, node.meta["spec"], key, source, place)
 
-    def _extract(self, title: str, inputs: list[fx.Node], inside: set[fx.Node], outputs: list[Any]) -> fx.GraphModule:
+    def _extract(self, title: str, inputs: list[fx.Node], half: _Half, outputs: list[Any]) -> fx.GraphModule:
         """A graph of its own with these inputs, nodes and outputs."""
         graph = fx.Graph()
         copies: dict[fx.Node, fx.Node] = {}
         for node in inputs:
             copies[node] = graph.placeholder(node.name)
             copies[node].meta = dict(node.meta)
-        for node in sorted(inside, key=self.order.__getitem__):
+        for node in self._in_order(half):
             copies[node] = graph.node_copy(node, lambda n: copies[n])
+            copies[node].meta["is_again"] = node in half.earlier and is_recomputed(node)
+            if node in half.earlier and node in self.states:
+                copies[node].target = Replay(node.target)  # type: ignore[arg-type]
+                copies[node].args = (copies[self.states[node]], *copies[node].args)
         graph.output(tuple(copies[o] if isinstance(o, fx.Node) else None for o in outputs))
         clean(graph)
         names = [str(n.target) for n in graph.nodes if n.op == "get_attr"]

@@ -10,8 +10,10 @@ from typing import Any
 from torch import fx
 
 from foregrad.errors import ProgramError
+from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view
+from foregrad.program.marks import broken_marks
 from foregrad.record.ghosts import HIDDEN_WRITES
 from foregrad.substrate import OpOverload
 from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
@@ -58,7 +60,7 @@ def _only_ops(program: Checked) -> Iterator[str]:
 
 
 def _is_op(target: Any) -> bool:
-    return isinstance(target, (OpOverload, Pure)) or target is operator.getitem
+    return isinstance(target, (OpOverload, Pure, Replay)) or target in (operator.getitem, rng_state)
 
 
 def _no_writes(program: Checked) -> Iterator[str]:
@@ -117,4 +119,5 @@ RULES: dict[str, Rule] = {
     "roles are known": _known_roles,
     "results share no memory": _no_hidden_alias,
     "forward does not wait for backward": _forward_first,
+    "what is marked can be recomputed": lambda program: iter(broken_marks(program.graph)),
 }

@@ -1,41 +1,103 @@
-"""Draws: which random ops of a checkpointed region repeat the numbers of its first run."""
+"""Draws: where each generator stands while a function is recorded, and which ops draw numbers that were drawn before.
+
+A recorded op draws nothing. In place of that it gives its generator a new seed, by which the place in the stream of
+random numbers is known. Whoever takes the state of the generator and sets it later, as a checkpoint does around what it
+computes again, leads the generator back to a place at which an op has drawn before: the next op draws the same numbers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import secrets
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.substrate import checkpoint_region
+
+#: One generator is the default of all threads.
+_one_at_a_time = threading.RLock()
+
+_SEEDS = (
+    "the function seeds the random number generator, or sets it to a state of its own; a program would draw other "
+    "numbers.\n{where}\nSeed it outside, or pass a generator."
+)
+
+
+@dataclass
+class _Stream:
+    """A generator in use: its state on entry, and the place up to which the program has drawn."""
+
+    generator: torch.Generator
+    state: torch.Tensor
+    at: int
+    is_moved: bool = False
+
+    def move(self, place: int) -> None:
+        self.at, self.is_moved = place, True
+        self.generator.manual_seed(place)
+
+    @property
+    def place(self) -> int | None:
+        """Where the generator is; None if someone has set a state from outside."""
+        if not self.is_moved and not torch.equal(self.generator.get_state(), self.state):
+            return None
+        return self.generator.initial_seed()
 
 
 class Draws:
-    """Every random op met so far, by the checkpointed region that it is in."""
+    """Every random op met so far, by the place at which it draws."""
 
     def __init__(self) -> None:
-        self._seed = torch.default_generator.initial_seed()
-        self._drawn: dict[int, tuple[Any, list[int]]] = {}  # region, and the ops of its first run
-        self._redrawn: dict[tuple[int, int], int] = {}  # how many ops a recomputation has repeated
-        self._recomputing: list[Any] = []  # frames, alive so that their ids stay their own
+        self._places = itertools.count(secrets.randbits(62))
+        self._drawn: dict[int, tuple[int, Any, int]] = {}  # place: the op, what it looks like, the place after it
+        self._streams: dict[int, _Stream] = {}
 
-    def repeats(self, index: int, where: Callable[[], str]) -> int | None:
-        """The op whose numbers op `index` repeats, if a checkpoint is recomputing it."""
-        if torch.default_generator.initial_seed() != self._seed:
-            raise CaptureError(
-                f"the function seeds the random number generator; a program would draw other numbers.\n{where()}\n"
-                "Seed it outside, or pass a generator."
-            )
-        region, recomputing = checkpoint_region()
-        if region is None:
-            return None
-        drawn = self._drawn.setdefault(id(region), (region, []))[1]
-        if recomputing is None:
-            drawn.append(index)
-            return None
-        run = (id(region), id(recomputing))
-        place = self._redrawn.get(run, 0)
-        self._redrawn[run] = place + 1
-        self._recomputing.append(recomputing)
-        return drawn[place] if place < len(drawn) else None
+    @contextmanager
+    def run(self, where: str, generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
+        """Record a forward or a backward, which may use these generators; in the end every generator is as it was."""
+        with _one_at_a_time:
+            around, self._streams = self._streams, {}
+            default = torch.default_generator
+            self._streams[_identity(default)] = _Stream(default, default.get_state(), default.initial_seed())
+            if self._drawn:  # a backward starts wherever the generator then is
+                self._streams[_identity(default)].move(next(self._places))
+            try:
+                for generator in generators:
+                    self._stream(generator)
+                yield
+                if any(stream.place != stream.at for stream in self._streams.values()):
+                    raise CaptureError(_SEEDS.format(where=where))
+            finally:
+                for stream in self._streams.values():
+                    stream.generator.set_state(stream.state)
+                self._streams = around
+
+    def repeats(self, index: int, look: Any, generator: torch.Generator | None, where: Callable[[], str]) -> int | None:
+        """The op whose numbers op `index` draws again, if any has drawn at the place at which the generator is."""
+        stream = self._stream(torch.default_generator if generator is None else generator)
+        at = stream.place
+        first, known, after = self._drawn.get(at, (None, look, -1)) if at is not None else (None, None, -1)
+        if known != look or (first is None and at != stream.at):
+            raise CaptureError(_SEEDS.format(where=where()))
+        if first is not None:
+            stream.generator.manual_seed(after)
+            return first
+        self._drawn[stream.at] = (index, look, after := next(self._places))
+        stream.move(after)
+        return None
+
+    def _stream(self, generator: torch.Generator) -> _Stream:
+        if _identity(generator) not in self._streams:
+            self._streams[_identity(generator)] = stream = _Stream(generator, generator.get_state(), 0)
+            stream.move(next(self._places))
+        return self._streams[_identity(generator)]
+
+
+def _identity(generator: torch.Generator) -> int:
+    """Torch gives the ops one Python object after the other for a generator."""
+    return int(generator._cdata)  # type: ignore[attr-defined]

@@ -77,7 +77,7 @@ class Recorder(TorchDispatchMode):
         self._alias_of: dict[int, Alias] = {}
         self._storage_of: dict[int, Storage] = {}
         self._origins = Origins(self._note_live)
-        self._draws = Draws()
+        self.draws = Draws()
         self._num_aliases = 0
 
     supports_higher_order_operators = True  # to refuse them in words
@@ -207,7 +207,7 @@ class Recorder(TorchDispatchMode):
         if kind is Expression:
             key.append(type(value.value))
             return value
-        key.append(object())  # an argument of another type, such as a generator: never the same twice
+        key.append(kind if kind is torch.Generator else object())  # of another type: never the same twice
         return value
 
     def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
@@ -309,9 +309,13 @@ class Recorder(TorchDispatchMode):
         for alias in writes:
             alias.storage.num_writes += 1
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
-        redraws = self._draws.repeats(index, self._where) if kind.is_random else None
+        redraws = self._repeats(index, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)
         return result
+
+    def _repeats(self, index: int, key: Any, args: Any, kwargs: Any) -> int | None:
+        generators = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
+        return self.draws.repeats(index, key, generators[0] if generators else None, self._where)
 
     def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""

@@ -31,6 +31,7 @@ from foregrad.substrate import (
     keystr,
     no_dispatch_modes,
     no_saved_tensor_hooks,
+    repeatable_checkpoints,
     run_engine,
     tree_flatten,
     tree_flatten_with_path,
@@ -102,11 +103,11 @@ class Recording:
         self.structure: TreeSpec
         self.leaves_grad_mode = True
 
-    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Run the function on the ghosts of its arguments."""
+    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any, reach: Sequence[Any] = ()) -> None:
+        """Run the function on the ghosts of its arguments; `reach` are the values of variables that it reads."""
         leaves, structure = tree_flatten((args, kwargs))
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        mode, state = torch.is_grad_enabled(), torch.default_generator.get_state()
+        mode = torch.is_grad_enabled()
         with uninitialized_memory_untouched():
             self.inputs.lift_arguments(tensors, self.definition)
             ghosts = [self._ghost(leaf) for leaf in leaves]
@@ -114,6 +115,8 @@ class Recording:
             try:
                 with (
                     no_saved_tensor_hooks(),
+                    repeatable_checkpoints(),
+                    self.recorder.draws.run(self.definition, [v for v in (*leaves, *reach) if _is_generator(v)]),
                     self.modules.watch(),
                     self._numbers(),
                     self.recorder,
@@ -130,11 +133,6 @@ class Recording:
                 raise refusal from error
             finally:
                 torch.set_grad_enabled(mode)
-                if not torch.equal(torch.default_generator.get_state(), state):
-                    torch.default_generator.set_state(state)
-                    raise CaptureError(
-                        f"the function seeds the random number generator.\n{self.definition}\nSeed it outside."
-                    )
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
 
@@ -260,6 +258,7 @@ class Recording:
             uninitialized_memory_untouched(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
+            self.recorder.draws.run(self.definition),
             torch.autograd.set_detect_anomaly(False),
             self.recorder,
             self.intercept,
@@ -278,6 +277,10 @@ class Recording:
         ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
+
+
+def _is_generator(value: Any) -> bool:
+    return isinstance(value, torch.Generator)
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:

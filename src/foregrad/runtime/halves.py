@@ -98,7 +98,7 @@ class CompiledStage:
 
     def is_read_past(self, saved: Saved) -> bool:
         """Whether a saved value lies in a tensor of the caller's whose version eager would not look at."""
-        counter = self.counter_of(saved)
+        counter = self.counter_of(saved) if saved.name not in self.halves.read_again else None
         return counter is not None and self.program.calling.checks.is_read_past(saved.name, counter)
 
     def counter_of(self, saved: Saved) -> int | None:
@@ -152,8 +152,12 @@ class CompiledStage:
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
         stage = replace(self.stage, survey=_survey(self.stage, layouts))
         stage = replace(stage, backward=run_engine(stage, layouts))
-        program = build(stage, self.program.name).apply(self._way.passes)
+        program = self._built(stage)
         return self._start_backward(program, program.halves)()
+
+    def _built(self, stage: Stage) -> Program:
+        """A later program of the recording."""
+        return build(stage, self.program.name).apply(self._way.passes).marked_like(self.program)
 
     def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:
         return start(self._way.backend, graph, name) if known is None else lambda: known
@@ -164,10 +168,7 @@ class CompiledStage:
         error = program.calling.backward_error
         missing = [s.name for s in halves.saved if s.key not in self._saved_keys]
         if error is None and missing:
-            error = BackwardError(
-                f"this backward needs {len(missing)} values of the forward that were not kept: {', '.join(missing)}. "
-                "Run this part without foregrad."
-            )
+            error = _not_kept(missing)
         if error is not None:
             refused = CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
             return lambda: refused
@@ -212,8 +213,18 @@ class CompiledStage:
         )
         if following.sources:
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
-        program = build(following, self.program.name).apply(self._way.passes)
+        program = self._built(following)
+        missing = [s.name for s in program.halves.kept if s.key not in self._saved_keys]
+        if missing:
+            raise _not_kept(missing)
         return CompiledStage(following, program, self._way)
+
+
+def _not_kept(missing: list[str]) -> BackwardError:
+    return BackwardError(
+        f"this backward needs {len(missing)} values of the forward that were not kept: {', '.join(missing)}. "
+        "Run this part without foregrad."
+    )
 
 
 def _survey(stage: Stage, layouts: Layouts) -> Survey | None:
