@@ -27,10 +27,12 @@ from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
+from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import AsHolder, Location, Variable, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.spec import Spec
+from foregrad.words.wrapped import is_wrapper
 
 #: While a step is recorded, functions of Python's take its numbers.
 _one_at_a_time = threading.RLock()
@@ -42,7 +44,7 @@ class Captured:
 
     program: Program
     stage: Stage
-    locations: dict[int, Location]
+    locations: dict[Any, Location]  # of plain tensors by object, and of inputs that wrap others
     modules: tuple[torch.nn.Module, ...]
     variables: tuple[Variable, ...]
     arguments: dict[str, Any]  # by name
@@ -142,13 +144,18 @@ def _capture_call(
     _refuse_attributes(recording)
     _refuse_growth(recording)
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
+    _refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
-    places = locate([lifted.real for lifted in recording.inputs.all], modules.tops, body)
+    lifted, outer = recording.inputs.all, recording.inputs.outer
+    places = locate([*(one.real for one in lifted), *(one.real for one in outer)], modules.tops, body)
     give_names(recording, places, declared)
-    found = [lifted for lifted in recording.inputs.all if id(lifted.real) in places]
-    locations = {lifted.alias.object: places[id(lifted.real)] for lifted in found}
+    locations: dict[Any, Location] = {
+        one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places
+    }
+    locations |= {one: places[id(one.real)] for one in outer if id(one.real) in places}
+    _refuse_made_up(recording, locations)
     program = build(stage, _name(target))
     return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared, changes)
 
@@ -203,6 +210,26 @@ def _refuse_attributes(recording: Recording) -> None:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
                 f"each call.\n{recording.definition}\nSet it outside."
+            )
+
+
+def _refuse_wrappers(recording: Recording, stored: list[torch.Tensor]) -> None:
+    """Only results are wrapped again."""
+    for tensor in stored:
+        if is_wrapper(tensor):
+            raise CaptureError(
+                f"the function stores a {type(tensor).__name__} in a module or in declared state.\n"
+                f"{recording.definition}\nReturn it and store it outside, or store its parts."
+            )
+
+
+def _refuse_made_up(recording: Recording, locations: dict[Any, Location]) -> None:
+    """A tensor that the function has made around tensors from outside would always be the one of this call."""
+    for outer in recording.inputs.outer:
+        if not outer.is_argument and outer not in locations:
+            raise CaptureError(
+                f"the function uses a {outer.recipe} that is no argument, and in no module or variable.\n"
+                f"{recording.definition}\nPass it as an argument."
             )
 
 
@@ -272,7 +299,7 @@ def _refuse_retained(stage: Stage) -> None:
             )
 
 
-def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], slots: list[Any]) -> Backward:
+def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted | Outer], slots: list[Any]) -> Backward:
     """The backward from all results; if eager would refuse that, from those results for which it would not."""
     reals = [lifted.real for lifted in inputs]
     layouts = usual_layouts(sources)
@@ -280,7 +307,7 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted], sl
     if inner:
         tried = recording.backward(sources, [*slots, *inner], layouts, reals=reals)
         seen = {id(o) for o in recording.outputs}
-        reached = tried.gradients[len(slots) :]
+        reached = tried.arrived[len(slots) :]
         if any(id(leaf) in seen and g is not None for leaf, g in zip(inner, reached, strict=True)):
             raise CaptureError(
                 "the function returns a leaf that it made itself, together with tensors that depend on it.\n"
@@ -309,11 +336,12 @@ def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
     ]
 
 
-def _slots(recording: Recording) -> tuple[list[Lifted], list[Any]]:
+def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:
     """The inputs that want a gradient, and where in the autograd graph it arrives."""
     written = written_storages(recording)
-    inputs: list[Lifted] = []
-    slots: list[torch.Tensor | GradientEdge] = []
+    wrapped = [outer for outer in recording.inputs.outer if outer.edge is not None]
+    inputs: list[Lifted | Outer] = [*wrapped]
+    slots: list[torch.Tensor | GradientEdge | None] = [outer.edge for outer in wrapped]
     for lifted in recording.inputs.all:
         is_group_written = lifted.alias.storage in written
         if lifted.base is None and not (lifted.is_hidden and not is_group_written):

@@ -340,6 +340,7 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         args=args,
         kwargs=kwargs,
         lifted=tuple(inputs.all),
+        outer=tuple(inputs.outer),
         locations=captured.locations,
         modules=captured.modules,
         variables=captured.variables,

@@ -16,6 +16,17 @@ from foregrad.substrate import tree_flatten_with_path
 def give_names(recording: Recording, places: dict[int, Location], declared: Declared) -> None:
     """A role and a name for every input."""
     arguments = recording.inputs.names
+    for outer in recording.inputs.outer:
+        place = places.get(id(outer.real))
+        if id(outer.real) in arguments:
+            outer.role, outer.name = "input", arguments[id(outer.real)]
+        elif place is not None:
+            outer.role, outer.name = place.role, place.name
+    wholes = {
+        part: (outer, path)
+        for outer in recording.inputs.outer
+        for part, path in zip(outer.parts, outer.paths, strict=True)
+    }
     owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:
         place = places.get(id(lifted.real))
@@ -23,6 +34,9 @@ def give_names(recording: Recording, places: dict[int, Location], declared: Decl
             lifted.role, lifted.name = "input", arguments[id(lifted.real)]
         elif place is not None:
             lifted.role, lifted.name = place.role, place.name
+        elif lifted in wholes:
+            outer, path = wholes[lifted]
+            lifted.role, lifted.name = outer.role, outer.name + path
         elif lifted.ghost in owners:
             lifted.role, lifted.name = "closure", f"{owners[lifted.ghost].name}.grad"
         elif id(lifted.real) in declared.tensors:

@@ -5,6 +5,7 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -41,6 +42,7 @@ from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import (
     TorchDispatchMode,
     is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
 )
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
 from torch.utils._pytree import (
@@ -73,14 +75,17 @@ __all__ = [
     "autocast_disabled",
     "autocast_state",
     "check_layout",
+    "composite_of",
     "current_autograd_node",
     "default_device_of",
     "exclude_keys",
+    "fake_mode_is_on",
     "global_state",
     "global_state_guard",
     "has_hooks",
     "is_functorch_wrapped_tensor",
     "is_traceable_wrapper_subclass",
+    "is_traceable_wrapper_subclass_type",
     "keystr",
     "lazy_graph_module",
     "library_runner",
@@ -191,6 +196,18 @@ def tell_it_steps(optimizer: torch.optim.Optimizer) -> None:
     """Let schedulers know that an optimizer makes its steps, though nobody calls them: they warn if it makes none."""
     if hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         optimizer._opt_called = True  # type: ignore[attr-defined]
+
+
+@cache
+def composite_of(func: OpOverload) -> Callable[..., Any] | None:
+    """The kernel of an op that is made of other ops, by which autograd takes it apart; None if it has another one."""
+    key = DispatchKey.CompositeImplicitAutograd
+    return functools.partial(func._op_dk, key) if func.has_kernel_for_dispatch_key(key) else None
+
+
+def fake_mode_is_on() -> bool:
+    """Whether ops are run on fake tensors right now, to learn sizes only."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

@@ -173,7 +173,7 @@ WITH_A_LINE = {
     "old memory": (replaces_memory, {}, "y[:1]", "memory it replaced"),
     "layout": (takes, {"mask": torch.eye(2).to_sparse()}, "def takes", "argument mask has the layout"),
     "sparse rows": (takes, {"mask": SPARSE_ROWS}, "def takes", "argument mask has the layout"),
-    "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask is a NestedTensor"),
+    "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask has the layout torch.jagged"),
 }
 
 

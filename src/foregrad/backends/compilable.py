@@ -11,7 +11,7 @@ from foregrad.backends.eager import ASKS_GRAD_MODE
 from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
 from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
-from foregrad.program.clean import is_view
+from foregrad.program.clean import is_collective, is_view
 from foregrad.substrate import lazy_graph_module
 
 aten = torch.ops.aten
@@ -49,6 +49,7 @@ def is_opaque(node: fx.Node) -> bool:
     spec = node.meta.get("spec")
     return (
         node.target in _BY_THEMSELVES
+        or is_collective(node.target)
         or node.target in ASKS_GRAD_MODE
         or isinstance(node.target, (Pure, Replay))
         or node.target is rng_state

@@ -49,11 +49,15 @@ class Guarded:
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
         if ops_are_transformed():
-            from foregrad.backends.eager import compile_graph
-
-            return compile_graph(self.graph(), self.name)(*inputs)
+            return self.op_by_op(*inputs)
         with exclude_keys(BELOW_AUTOGRAD):  # where versions are counted, too: what the code makes is as new
             return self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))
+
+    def op_by_op(self, *inputs: Any) -> tuple[Any, ...]:
+        """Run the ops that the code stands for."""
+        from foregrad.backends.eager import compile_graph
+
+        return compile_graph(self.graph(), self.name)(*inputs)
 
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts."""

@@ -16,6 +16,7 @@ from foregrad.functionalize.plan import plan_effects
 from foregrad.program.checks import Checks
 from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
+from foregrad.program.wrapping import gradient_names, part_names, wrapping_of
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
 from foregrad.record.items import ItemOf
@@ -24,6 +25,7 @@ from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results
 from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
+from foregrad.record.wrapped import Outer
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
 from foregrad.words.spec import NumberSpec, Spec
@@ -42,7 +44,7 @@ class Stage:
 
     recording: Recording
     results: Results
-    inputs: tuple[Lifted, ...]  # those that get a gradient
+    inputs: tuple[Lifted | Outer, ...]  # those that get a gradient
     slots: tuple[Any, ...]  # where gradients arrive: for each of `inputs`, then for tangents of earlier stages
     sources: tuple[torch.Tensor, ...]  # where the backward starts
     backward: Backward | None
@@ -177,6 +179,7 @@ class _Builder:
             for i, o in enumerate(self.stage.recording.outputs)
             if isinstance(o, torch.Tensor) and (o is base.ghost or o._base is base.ghost)
         ]
+        places += part_names(self.stage.recording, base.ghost)
         recorder = self.stage.recording.recorder
         places += [
             f"{self._object_name(recorder.alias(t).object)}.grad" for t, g in self.stage.grads if g is base.ghost
@@ -264,8 +267,8 @@ class _Builder:
 
     def _add_gradients(self, backward: Backward) -> None:
         names = [lifted.name for lifted in self.stage.inputs]
-        names += [f"tangent {place}" for place in range(len(backward.aliases) - len(names))]
-        for name, alias in zip(names, backward.aliases, strict=True):
+        names += [f"tangent {place}" for place in range(len(backward.arrived) - len(names))]
+        for name, alias in zip(gradient_names(names, backward.wholes), backward.aliases, strict=True):
             node = None if alias is None else self.functional.read(alias)
             self._output("grad", name, None if alias is None else alias.spec, node, None)
 
@@ -313,6 +316,7 @@ class _Builder:
             ),
             retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
             checks=checks,
+            wrapping=wrapping_of(recording, self.stage.backward),
             stored=tuple(replace(s, value=_refer(s.value, recorder)) for s in self.stage.stored),
         )
 

@@ -13,6 +13,7 @@ from foregrad.record.ghosts import kind_of
 from foregrad.substrate import OpOverload
 
 aten = torch.ops.aten
+_COLLECTIVES = {"_c10d_functional", "_dtensor"}
 _CHECKS = {aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default}
 
 
@@ -71,7 +72,12 @@ def has_effect(node: fx.Node) -> bool:
     func = node.target.op if isinstance(node.target, Pure) else node.target
     if not isinstance(func, OpOverload):
         return False
-    return is_random(func) or func in _CHECKS or not func._schema.returns
+    return is_random(func) or is_collective(func) or func in _CHECKS or not func._schema.returns
+
+
+def is_collective(func: Any) -> bool:
+    """Whether an op communicates with other processes, which expect it."""
+    return isinstance(func, OpOverload) and func.namespace in _COLLECTIVES
 
 
 def is_random(func: OpOverload) -> bool:

@@ -17,10 +17,12 @@ from foregrad.program.marks import Which, has_marks, marked, marked_alike
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
+from foregrad.program.wrapping import Wrapping
 from foregrad.record.declared import Store
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
+from foregrad.record.wrapped import Outer
 from foregrad.substrate import TreeSpec
 from foregrad.words.signature import Signature
 
@@ -31,7 +33,7 @@ class Calling:
 
     inputs: tuple[Lifted | Expression | None, ...]  # for each input of the graph; None for tangents and kept values
     outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
-    gradients: tuple[Lifted, ...]  # inputs for which there is an output of role "grad", in that order
+    gradients: tuple[Lifted | Outer, ...]  # inputs for which there is an output of role "grad", in that order
     tangents: tuple[int, ...]  # objects that the tangents belong to, in order
     aliases: dict[Alias, int]  # values that effects need: their place among the outputs
     effects: Effects
@@ -46,6 +48,7 @@ class Calling:
     grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
     replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
+    wrapping: Wrapping  # tensors that wrap others, at the edges
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
 

@@ -20,10 +20,12 @@ from foregrad.record.ghosts import ghost_over, ghost_storage
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias
-from foregrad.substrate import is_traceable_wrapper_subclass, no_dispatch_modes, version_of
+from foregrad.record.wrapped import Outer, make_outer
+from foregrad.substrate import no_dispatch_modes, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
+from foregrad.words.wrapped import is_wrapper, named_parts, parts
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -78,43 +80,70 @@ class Inputs:
         self._by_id: dict[int, Lifted] = {}
         self._by_storage: dict[int, list[Lifted]] = {}
         self._by_ghost: dict[int, Lifted] = {}
+        self._outer_by_id: dict[int, Outer] = {}
+        self._outer_by_ghost: dict[int, Outer] = {}
         self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
         self.on_lift: Callable[[Lifted], None] = lambda lifted: None
-        self.all: list[Lifted] = []
+        self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
+        self.outer: list[Outer] = []
 
     def release(self) -> None:
         """Let go of every real tensor."""
         for lifted in self.all:
             lifted.release()
+        for outer in self.outer:
+            outer.real = None
         self._by_id.clear()
+        self._outer_by_id.clear()
         self._by_storage.clear()
         self.names = {}
 
-    def find(self, real: torch.Tensor) -> Lifted | None:
-        return self._by_id.get(id(real))
+    def find(self, real: torch.Tensor) -> Lifted | Outer | None:
+        return self._by_id.get(id(real)) or self._outer_by_id.get(id(real))
 
     def of_ghost(self, ghost: torch.Tensor) -> Lifted | None:
         return self._by_ghost.get(id(ghost))
 
+    def outer_of(self, ghost: torch.Tensor) -> Outer | None:
+        """The input that wraps others whose ghost this is."""
+        return self._outer_by_ghost.get(id(ghost))
+
     def lift_arguments(self, tensors: Sequence[torch.Tensor], definition: str) -> None:
         for tensor in tensors:
             self._check_kind(tensor, definition)
-        for group in overlapping_groups(tensors):
+        plain = {id(part): part for tensor in tensors for part in parts(tensor)}
+        for group in overlapping_groups(list(plain.values())):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
             else:
                 self._lift_group(group, is_argument=True)
+        for tensor in tensors:
+            if is_wrapper(tensor):
+                self._lift_outer(tensor, is_argument=True)
 
     def lift(self, real: torch.Tensor) -> torch.Tensor:
         """The ghost of a tensor that the function reached for by itself."""
-        found = self._by_id.get(id(real))
+        found = self.find(real)
         if found is not None:
             return found.ghost
         with no_dispatch_modes():
-            return self._lift_new(real)
+            self._check_kind(real)
+            if not is_wrapper(real):
+                return self._lift_new(real)
+            for part in parts(real):
+                if id(part) not in self._by_id:
+                    self._lift_new(part)
+            return self._lift_outer(real, is_argument=False)
+
+    def _lift_outer(self, real: torch.Tensor, *, is_argument: bool) -> torch.Tensor:
+        """The ghost of a tensor that wraps others, whose parts are lifted."""
+        lifted = [self._by_id[id(part)] for part in parts(real)]
+        outer = make_outer(real, lifted, len(self.outer), is_argument=is_argument)
+        self._outer_by_id[id(real)] = self._outer_by_ghost[id(outer.ghost)] = outer
+        self.outer.append(outer)
+        return outer.ghost
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        self._check_kind(real)
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
             if other.real is not None and _overlap(other.real, real):
                 return self._lift_into(other, real).ghost
@@ -122,10 +151,17 @@ class Inputs:
 
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
-        if is_traceable_wrapper_subclass(tensor):
-            what, instead = f"is a {type(tensor).__name__}", "Pass a plain tensor; tensors that wrap others cannot be"
-        elif tensor.layout is not torch.strided:
-            what, instead = f"has the layout {tensor.layout}", "Pass a strided tensor; others cannot be"
+        if is_wrapper(tensor) and tensor.layout is torch.strided:
+            for path, part in named_parts(tensor):
+                if id(tensor) in self.names:
+                    self.names.setdefault(id(part), self.names[id(tensor)] + path)
+                self._check_kind(part, definition)
+            return
+        if tensor.layout is not torch.strided:
+            what, instead = (
+                f"has the layout {tensor.layout}",
+                "Pass strided tensors, such as its parts; others cannot be",
+            )
         elif not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
             what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
         else:

@@ -22,10 +22,12 @@ from foregrad.record.ghosts import written
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.items import Item, ItemNode
+from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
-from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes
+from foregrad.substrate import FUSED_OPTIMIZERS, fake_mode_is_on, is_functorch_wrapped_tensor, no_dispatch_modes
+from foregrad.words.wrapped import is_wrapper, parts
 
 Tensor = torch.Tensor
 
@@ -50,9 +52,12 @@ class Intercept(TorchFunctionMode):
         self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
         self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
         self.flags: list[tuple[int, int]] = []  # objects that were told to require a gradient, and after how many ops
+        self.looks = Looks()
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if fake_mode_is_on():  # ops that are run to learn sizes only
+            return func(*args, **(kwargs or {}))
         args = self._swap(args)
         kwargs = self._swap(kwargs) if kwargs else {}
         elsewhere = self._recorder.device
@@ -66,8 +71,20 @@ class Intercept(TorchFunctionMode):
             kwargs = {k: self._as_number(v) if k in ("alpha", "value") else v for k, v in kwargs.items()}
         special = _SPECIAL.get(func)
         if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
-            return special(self, func, args, kwargs)
-        return func(*args, **kwargs)
+            if not is_wrapper(args[0]):
+                return special(self, func, args, kwargs)
+            self._check_wrapper(func, special, args[0])
+        result = func(*args, **kwargs)
+        if is_wrapper(result) or type(result) in (tuple, list):
+            self.looks.note(func, args, kwargs, result)
+        return result
+
+    def _check_wrapper(self, func: Any, special: Any, tensor: Tensor) -> None:
+        """Refuse what is not done on tensors that wrap others: the rest they do themselves."""
+        is_input = self._inputs.outer_of(tensor) is not None
+        if special in _NOT_ON_WRAPPERS or (is_input and special in _NOT_ON_WRAPPED_INPUTS):
+            name = getattr(func, "__self__", func).__name__  # of a property, or of the method itself
+            refuse(f"uses `{name}` of a {type(tensor).__name__}", "Do this outside, or with a plain tensor.")
 
     def _swap(self, value: Any) -> Any:
         if isinstance(value, Tensor):
@@ -88,7 +105,7 @@ class Intercept(TorchFunctionMode):
 
     def _is_ours(self, value: Tensor) -> bool:
         """Whether an unknown tensor came from the recording: autograd unpacks copies of ghosts."""
-        return value.layout is torch.strided and self._recorder.owns(value)
+        return value.layout is torch.strided and any(map(self._recorder.owns, parts(value)))
 
     def set_data(self, func: Any, args: Any, kwargs: Any) -> None:
         target, source = args
@@ -274,3 +291,12 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
         Intercept.read,
     ),
 }
+
+_NOT_ON_WRAPPERS = {
+    Intercept.set_data,
+    Intercept.require_grad,
+    Intercept.detach_in_place,
+    Intercept.retain_grad,
+    Intercept.read,
+}
+_NOT_ON_WRAPPED_INPUTS = {Intercept.get_grad, Intercept.set_grad, Intercept.register_hook}

@@ -24,6 +24,7 @@ from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.record.values import Values
+from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -31,10 +32,13 @@ from foregrad.substrate import (
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
+    composite_of,
+    fake_mode_is_on,
     no_function_modes,
     num_function_modes,
     version_of,
 )
+from foregrad.words.wrapped import is_wrapper, is_wrapper_type, parts
 
 aten = torch.ops.aten
 _tables = threading.local()
@@ -89,7 +93,11 @@ class Recorder(TorchDispatchMode):
     # -- what the tensors are -------------------------------------------------------------------------
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        return id(tensor) in self._alias_of
+        """Whether a tensor is a ghost, or wraps one."""
+        return id(tensor) in self._alias_of or (is_wrapper(tensor) and any(map(self.owns, parts(tensor))))
+
+    def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.knows(tensor) else self._lift(tensor)
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in the memory of a ghost."""
@@ -145,9 +153,20 @@ class Recorder(TorchDispatchMode):
         self._alias_of[id(tensor)] = alias
         return alias
 
+    def forget(self, start: int) -> None:
+        """Let go of the ops from this one on."""
+        del self.ops[start:]
+        for storage in self.storages:
+            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
+
     # -- the ops --------------------------------------------------------------------------------------
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if fake_mode_is_on():
+            return func(*args, **(kwargs or {}))
+        if types and any(map(is_wrapper_type, types)):
+            with self:
+                return op_on_wrapper(func, args, kwargs or {}, self._swap, self.module)
         if num_function_modes():
             with no_function_modes():
                 return self.dispatch(func, args, kwargs or {})
@@ -162,7 +181,11 @@ class Recorder(TorchDispatchMode):
             return self._constant(args[0])
         if func in _READS_DATA:
             return self.values.read(func, args)
-        func = _SAYS_NO_VIEW.get(func, func)
+        composite = composite_of(func)
+        if composite is not None:  # autograd is off altogether, or above a tensor that wraps others
+            with self:
+                return composite(*args, **kwargs)
+        func = _SAYS_NO_VIEW.get(func) or waited(func, self.module)
         kind = kind_of(func)
         given: list[torch.Tensor] = []
         key: list[Any] = [func]

@@ -25,6 +25,7 @@ from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Alias, Op, Origin
+from foregrad.record.wrapped_results import Made, WrappedResults
 from foregrad.substrate import (
     TreeSpec,
     autocast_disabled,
@@ -38,6 +39,8 @@ from foregrad.substrate import (
     uninitialized_memory_untouched,
 )
 from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.words.wrapped import is_wrapper
+from foregrad.words.wrapping import Whole
 
 _PLAIN_OUTPUTS = (
     int,
@@ -75,8 +78,10 @@ class Backward:
     start: int
     ops: tuple[Op, ...]  # all ops up to the end of this backward
     tangents: tuple[Tangent | None, ...]
-    gradients: tuple[torch.Tensor | None, ...]
-    aliases: tuple[Alias | None, ...]
+    arrived: tuple[torch.Tensor | None, ...]  # at each slot
+    gradients: tuple[torch.Tensor | None, ...]  # the same, in parts where they wrap others
+    aliases: tuple[Alias | None, ...]  # of these
+    wholes: tuple[Whole | None, ...]  # how what arrived is made of its parts; empty if all is plain
     error: Exception | None = None
     earlier: Backward | None = None  # the backward that this one differentiates
 
@@ -95,6 +100,7 @@ class Recording:
         self.inputs = Inputs(self.recorder)
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
+        self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
         self.modules = CalledModules(self.recorder, names)
         self.numbers = Numbers(lambda: self.recorder.module)
         self.num_forward = 0
@@ -133,8 +139,8 @@ class Recording:
                 raise refusal from error
             finally:
                 torch.set_grad_enabled(mode)
-        self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
+        self.num_forward = len(self.recorder.ops)
 
     @contextmanager
     def _numbers(self) -> Iterator[None]:
@@ -147,8 +153,9 @@ class Recording:
 
     @property
     def results(self) -> list[torch.Tensor]:
-        """The tensors that the function returned."""
-        return [o for o in self.outputs if isinstance(o, torch.Tensor)]
+        """The tensors that the function returned; of those that wrap others, the parts."""
+        made = [part for one in self.wrapped.made if isinstance(one, Made) for part in one.parts]
+        return [*(o for o in self.outputs if isinstance(o, torch.Tensor)), *made]
 
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""
@@ -165,8 +172,12 @@ class Recording:
 
     def _take_outputs(self, result: Any) -> None:
         named, self.structure = tree_flatten_with_path(result, is_leaf=lambda value: isinstance(value, torch.Size))
+        self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for path, leaf in named:
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, torch.Tensor) and is_wrapper(leaf):
+                ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
+                self.outputs.append(self.wrapped.take(ghost, f"result{keystr(path)}"))
+            elif isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
             elif item_of(leaf) is not None:
@@ -182,6 +193,7 @@ class Recording:
                     f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts or "
                     "registered containers."
                 )
+        self.wrapped.take_rewritten()
 
     def backward(
         self,
@@ -213,7 +225,9 @@ class Recording:
         raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
-        gradients: Any = [None] * len(slots)
+        arrived: Any = [None] * len(slots)
+        gradients: list[Any] = arrived
+        wholes: tuple[Whole | None, ...] = ()
         try:
             with self._engine():
                 found = (
@@ -226,18 +240,29 @@ class Recording:
                         create_graph=differentiable is not None,
                     )
                 )
-                gradients = list(found[: len(slots)])
+                arrived = list(found[: len(slots)])
                 for place, extra in zip(raw, found[len(slots) :], strict=True):
                     if extra is not None:
-                        gradients[place] = extra if gradients[place] is None else gradients[place] + extra
+                        arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+            gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
         aliases = tuple(None if g is None else self.recorder.alias(g) for g in gradients)
-        ops = tuple(self.recorder.ops)
-        return Backward(phase, start, ops, tuple(tangents), tuple(gradients), aliases, error, earlier)
+        return Backward(
+            phase=phase,
+            start=start,
+            ops=tuple(self.recorder.ops),
+            tangents=tuple(tangents),
+            arrived=tuple(arrived),
+            gradients=tuple(gradients),
+            aliases=aliases,
+            wholes=wholes,
+            error=error,
+            earlier=earlier,
+        )
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""
@@ -269,8 +294,7 @@ class Recording:
         """Forget what was recorded after the ops that the next backward follows."""
         ops = self.recorder.ops
         ops[:] = ops[: self.num_forward] if earlier is None else earlier.ops
-        for storage in self.recorder.storages:
-            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < len(ops)]
+        self.recorder.forget(len(ops))
         return len(ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:

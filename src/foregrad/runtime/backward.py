@@ -8,7 +8,11 @@ from typing import Any
 
 import torch
 
+from foregrad.backends.guarded import Guarded
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.words.spec import restrided
+from foregrad.words.wrapped import coerced, is_wrapper
+from foregrad.words.wrapping import Whole, whole
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,7 @@ class CompiledBackward:
     checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
     writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
     error: Exception | None = None
+    wholes: tuple[Whole | None, ...] = ()  # how each gradient is made; empty if all are plain
 
 
 def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
@@ -32,19 +37,21 @@ def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any]
     values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
     with exclude_keys(BELOW_AUTOGRAD):
         given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
-        results = compiled.run(*values, *live, *given)
+        results = runner_for(compiled.run, given)(*values, *live, *given)
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)
-    return list(results[: compiled.num_gradients])
+    return whole(results[: compiled.num_gradients], compiled.wholes)
 
 
-def restrided(tangent: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A tangent with the strides that the backward was recorded for."""
-    if tangent.stride() == stride:
-        return tangent
-    made = torch.empty_strided(tangent.size(), stride, dtype=tangent.dtype, device=tangent.device)
-    return made.copy_(tangent)
+def runner_for(run: Callable[..., Any], tangents: Sequence[Any]) -> Callable[..., Any]:
+    """What to run on these tangents: tensors that wrap others carry out ops themselves, one by one."""
+    return run.op_by_op if isinstance(run, Guarded) and any(map(is_wrapper, tangents)) else run
+
+
+def plain(tangent: Any) -> Any:
+    """The tangent of a plain result; one that wraps others, as the result of a collective does, may tell what it is."""
+    return coerced(tangent, None, torch.Tensor) if is_wrapper(tangent) else tangent
 
 
 class Unpacked:

@@ -15,6 +15,7 @@ from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
+from foregrad.record.wrapped import Outer, Part
 from foregrad.runtime.autograd import AutogradFunction
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
@@ -30,6 +31,7 @@ from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import emit_stores, literal
+from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
     TreeSpec,
@@ -39,6 +41,7 @@ from foregrad.substrate import (
     tree_unflatten,
     version_of,
 )
+from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
 
@@ -61,13 +64,16 @@ class CallWriter:
         self.written = donation.written if donation is not None else frozenset()
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
-        self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
+        self.differentiable: list[Lifted | Outer] = [i for i in self._tensor_inputs() if i in self.gradients]
+        self.differentiable += [outer for outer in self.gradients if isinstance(outer, Outer)]
         self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
         self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
         self.leading = ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
         self.leading += ["watched"] * self.has_end
+        self.standing = [str(ref) for ref in standing(self.calling, self._counters())] if compiled.stage.sources else []
+        self.leading += ["standing"] * bool(self.standing)
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
@@ -93,6 +99,8 @@ class CallWriter:
                 source.line("watched = []")
                 errors = source.name("errors", self.compiled.dead_errors())
                 source.line(f"end = {source.name('dead_ends', dead_ends)}({errors}, watched)")
+            if self.standing:
+                source.line("standing = []")
             source.line(f"{self._results()} = {source.made('run', self._function())}({self._arguments()})")
             self._shift_versions(source, "-")
             for number in self.early:
@@ -118,7 +126,8 @@ class CallWriter:
             source.line(f"o{number}.grad = {'None' if grad is None else f'o{grad}'}")
         for number in self.calling.retained:
             source.line(f"o{number}.retain_grad()")
-        set_mode(source, grad_enabled, self.calling.leaves_grad_mode)
+        left = emit_wrapping(source, self.calling.wrapping, self.standing, grad_enabled)
+        set_mode(source, left, self.calling.leaves_grad_mode)
         source.line(f"return {self._result(source)}")
 
     def _drop_grads(self, source: Source) -> None:
@@ -143,7 +152,8 @@ class CallWriter:
     def _arguments(self) -> str:
         live = "".join(f"o{number}, " for number in self.calling.live)
         leading = ([f"({self._rest()})"] if self._rest() else []) + ([f"({live})"] if live else [])
-        return ", ".join([*leading, *["watched"] * self.has_end, *self._tensors()])
+        lists = [*["watched"] * self.has_end, *["standing"] * bool(self.standing)]
+        return ", ".join([*leading, *lists, *self._tensors()])
 
     def _rest(self) -> str:
         """Tensors that the forward takes and autograd need not know."""
@@ -153,7 +163,9 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, given: Lifted | Expression) -> str:
+    def _name(self, given: Lifted | Outer | Expression) -> str:
+        if isinstance(given, Outer):
+            return f"w{given.index}"
         return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
@@ -218,9 +230,7 @@ class CallWriter:
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
-                spec = lifted.spec
-                carrier = torch.zeros((), dtype=spec.dtype, device=spec.device).expand(spec.shape)
-                source.line(f"c{i} = {source.name('carrier', carrier)}.detach()")
+                source.line(f"c{i} = {source.name('carrier', carrier_of(lifted))}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
@@ -229,6 +239,8 @@ class CallWriter:
                 source.line(f"watched.append(({place}, o{number}.detach(), {version}))")
             if self.calling.live:
                 source.line("ctx.live = live")
+            if self.standing:
+                source.line("ctx.standing = standing")
             plain = ", ".join(self._not_differentiable())
             if plain:
                 source.line(f"ctx.mark_non_differentiable({plain})")
@@ -291,10 +303,15 @@ class CallWriter:
         names = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
         tangents = [self._tangent(number) for number in self.sources]
         with source.block(f"def backward({', '.join(['ctx', *names])}):"):
+            if self.standing:
+                source.line(f"{source.name('check_standing', check_standing)}(ctx.standing)")
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
-            missing += [f"{t}.stride() != {stride}" for t, stride in zip(tangents, layouts, strict=True)]
+            missing += [
+                f"type({t}) is not {source.name('Tensor', torch.Tensor)} or {t}.stride() != {stride}"
+                for t, stride in zip(tangents, layouts, strict=True)
+            ]
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
             with source.block(f"if {rare}:"):
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
@@ -322,7 +339,10 @@ class CallWriter:
         with self._below_autograd(source, self.halves.backward, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
-            source.line(f"{targets or '_'} = {run}({', '.join([*saved, *tangents])})")
+            call = f"{run}({', '.join([*saved, *tangents])})"
+            if usual.wholes:
+                call = f"{source.name('whole', whole)}({call}, {source.name('wholes', usual.wholes)})"
+            source.line(f"{targets or '_'} = {call}")
         order = [self.gradients.index(lifted) for lifted in self.differentiable]
         end = [source.name("all_arrived", arrived(tangents))] * self.has_end
         source.line(f"return {', '.join([*['None'] * len(self.leading), *(f'd{i}' for i in order), *end])}")
@@ -348,6 +368,13 @@ class CallWriter:
             return text
         unflatten = source.name("tree_unflatten", tree_unflatten)
         return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
+
+
+def carrier_of(given: Part | Outer) -> torch.Tensor:
+    """Something without data that looks like an input."""
+    if isinstance(given, Outer):
+        return given.recipe.wrap([carrier_of(part) for part in given.parts])
+    return torch.zeros((), dtype=given.spec.dtype, device=given.spec.device).expand(given.spec.shape)
 
 
 def _literal(structure: TreeSpec, leaves: list[str], used: int = 0) -> tuple[str | None, int]:

@@ -17,12 +17,14 @@ import torch
 from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
+from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.overlap import Overlap
 from foregrad.runtime.same import SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
+from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
 
 _PLAIN = (
@@ -48,7 +50,8 @@ class Assumptions:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     lifted: tuple[Lifted, ...]
-    locations: dict[int, Location]  # of lifted tensors that are no arguments, by object
+    outer: tuple[Outer, ...]  # inputs that wrap others
+    locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
     variables: tuple[Variable, ...]  # variables of the function's closure
     checks_overlap: bool  # the program writes to inputs
@@ -68,6 +71,7 @@ class GuardWriter:
         self.source = source
         self.bound: dict[int, str] = {}  # real tensors by id: the name that they are bound to
         self.by_real = {id(lifted.real): lifted for lifted in assumptions.lifted}
+        self.outer = {id(outer.real): outer for outer in assumptions.outer}
         self._num = 0
         self._named: set[int] = set()
 
@@ -76,6 +80,9 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        for outer in self.assumed.outer:
+            if id(outer.real) not in self.bound:
+                self._wrapper(self._locate(outer), outer)
         state = StateReader(self.assumed.declared, self.source, self.bound)
         grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:
@@ -165,11 +172,13 @@ class GuardWriter:
         else:
             self._other(name, value)
 
-    def _tensor(self, name: str, value: torch.Tensor) -> None:
+    def _tensor(self, name: str, value: Any) -> None:
         if id(value) in self.bound:
             self.miss_if(f"{name} is not {self.bound[id(value)]}")
         elif id(value) in self.by_real:
             self._bind(value, name)
+        elif id(value) in self.outer:
+            self._wrapper(name, self.outer[id(value)])
         else:  # in a container of the closure, and never used
             self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
 
@@ -234,8 +243,16 @@ class GuardWriter:
             self.source.line(f"{name} = {expression}")
         self.bound[id(real)] = name
 
-    def _locate(self, lifted: Lifted) -> str:
-        location = self.assumed.locations.get(lifted.alias.object)
+    def _wrapper(self, name: str, outer: Outer) -> None:
+        """Check a tensor that wraps others, and bind its parts."""
+        self.bound[id(outer.real)] = whole = f"w{outer.index}"
+        self.source.line(f"{whole} = {name}")
+        self.miss_if(f"not {self.source.name('wrapper_is_same', SameWrapper.of(outer))}({whole})")
+        for lifted, path in zip(outer.parts, outer.paths, strict=True):
+            self._tensor(f"{whole}{path}", lifted.real)
+
+    def _locate(self, lifted: Lifted | Outer) -> str:
+        location = self.assumed.locations.get(lifted if isinstance(lifted, Outer) else lifted.alias.object)
         if location is None:
             return self.source.name("tensor", lifted.real)
         name = self._fresh()

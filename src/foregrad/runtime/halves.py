@@ -25,9 +25,11 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.regions.regions import Regions
-from foregrad.runtime.backward import CompiledBackward, Unpacked, restrided, run_compiled
+from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled, runner_for
 from foregrad.runtime.dead_ends import Errors
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.words.spec import restrided
+from foregrad.words.wrapping import whole
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
@@ -183,6 +185,7 @@ class CompiledStage:
             strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
             checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
+            wholes=calling.wrapping.gradients,
         )
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
@@ -270,7 +273,8 @@ class Later(torch.autograd.Function):
         wanted = [t for t in stage.earlier.tangents if t is not None]
         with exclude_keys(BELOW_AUTOGRAD):
             given = [restrided(t, w.spec.stride) for t, w in zip(tangents, wanted, strict=True)]
-            results = compiled.run_forward(*given, *(kept[s.key] for s in halves.kept))
+            run = runner_for(compiled.run_forward, given)
+            results = run(*given, *(kept[s.key] for s in halves.kept))
         num = len(halves.outputs)
         outputs = tuple(None if r is None else r.detach() for r in results[:num])
         sources = {
@@ -317,4 +321,6 @@ def differentiable_backward(
     kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
     defined = [t for t in tangents if t is not None]
     slots = [*edges, *(t for t in defined if t.requires_grad)]
-    return list(Later.apply(following, kept, live, defined, *slots))  # type: ignore[no-untyped-call]
+    assert following.stage.earlier is not None
+    found = Later.apply(following, kept, live, defined, *slots)  # type: ignore[no-untyped-call]
+    return whole(found, following.stage.earlier.wholes)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foregrad.errors import BackwardError
-from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled
+from foregrad.runtime.backward import CompiledBackward, Unpacked, plain, run_compiled
 from foregrad.runtime.dead_ends import arrived
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RareBackward:
     has_end: bool
 
     def __call__(self, ctx: Any, tangents: Sequence[Any], carriers: Sequence[Any]) -> Any:
-        live = ctx.live if self.has_live else ()
+        live, tangents = ctx.live if self.has_live else (), [plain(t) for t in tangents]
         order, gradients = self.order, [None] * len(self.order)
         if any(t is not None for t in tangents) and order:
             if torch.is_grad_enabled():

@@ -30,6 +30,9 @@ def describe_call(captured: Any) -> dict[str, str]:
         told[lifted.name] = f"{lifted.spec} of type {type(lifted.real).__name__}{wants}"
         if lifted.base is not None:
             told[f"memory of {lifted.name}"] = f"part of {lifted.base.name}"
+    for outer in captured.stage.recording.inputs.outer:
+        leaf = "leaf" if outer.is_leaf else "not a leaf"
+        told[outer.name] = f"{outer.recipe}{f' that needs a gradient, {leaf}' if outer.required_grad else ''}"
     for variable in captured.variables:
         if isinstance(variable.value, (bool, int, float, str, list, tuple, dict)):
             told[f"variable {variable.name}"] = _text(variable.value)

@@ -18,6 +18,7 @@ from foregrad.record.declared import Container, Declared, Slot, Store
 from foregrad.record.inputs import Inputs
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import INFIX, Expression, Told, is_number
+from foregrad.record.wrapped_results import OuterRef
 from foregrad.runtime.source import Source
 
 
@@ -177,6 +178,8 @@ def literal(source: Source, value: Any) -> str:
     """A value with tensors and numbers by their names."""
     if isinstance(value, Ref):
         return f"o{value.object}"
+    if isinstance(value, OuterRef):
+        return str(value)
     if isinstance(value, ItemOf):
         return f"o{value.alias.object}.item()"
     if isinstance(value, Expression):

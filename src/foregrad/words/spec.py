@@ -112,3 +112,11 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
         stride.append(step)
         step *= max(size, 1)
     return tuple(reversed(stride))
+
+
+def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
+    """A tensor with these strides: itself, or a copy."""
+    if tensor.stride() == stride:
+        return tensor
+    made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)
