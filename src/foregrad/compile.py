@@ -343,6 +343,7 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         locations=captured.locations,
         modules=captured.modules,
         variables=captured.variables,
+        generators=captured.generators,
         checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
         offset_sensitive=calling.offset_sensitive,
         grads=captured.stage.recording.grads.assumed(),

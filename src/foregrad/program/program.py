@@ -11,6 +11,7 @@ from torch import fx
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
+from foregrad.program.chains import unlinked
 from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
@@ -46,6 +47,10 @@ class Calling:
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
+    def with_ends(self, num: int) -> Calling:
+        """The same with as many inputs and outputs more that are tokens."""
+        return replace(self, inputs=(*self.inputs, *[None] * num), outputs=(*self.outputs, *[None] * num))
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -63,7 +68,7 @@ class Program:
     @cached_property
     def halves(self) -> Halves:
         """Forward and backward, and what is saved between them."""
-        return split(self.graph, self.signature, self.first_phase)
+        return split(*unlinked(self.graph, self.signature), self.first_phase)
 
     @property
     def forward(self) -> fx.GraphModule:
@@ -76,7 +81,11 @@ class Program:
         return self.halves.backward
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed."""
+        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed.
+
+        Tokens hold no data: they may be left out.
+        """
+        values = tuple(self.signature.filled(values))
         mismatches = self.signature.mismatches(values)
         if mismatches:
             raise GuardError(

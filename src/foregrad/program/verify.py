@@ -11,10 +11,12 @@ from torch import fx
 
 from foregrad.errors import ProgramError
 from foregrad.functionalize.variants import Pure
+from foregrad.program.chains import broken_links
 from foregrad.program.clean import is_view
 from foregrad.record.ghosts import HIDDEN_WRITES
 from foregrad.substrate import OpOverload
 from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
+from foregrad.words.tokens import after
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ def _only_ops(program: Checked) -> Iterator[str]:
 
 
 def _is_op(target: Any) -> bool:
-    return isinstance(target, (OpOverload, Pure)) or target is operator.getitem
+    return isinstance(target, (OpOverload, Pure)) or target in (operator.getitem, after)
 
 
 def _no_writes(program: Checked) -> Iterator[str]:
@@ -117,4 +119,5 @@ RULES: dict[str, Rule] = {
     "roles are known": _known_roles,
     "results share no memory": _no_hidden_alias,
     "forward does not wait for backward": _forward_first,
+    "draws and effects are in order": lambda program: broken_links(program.graph, program.signature),
 }

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-import torch
-
-from foregrad.errors import CaptureError
 from foregrad.substrate import checkpoint_region
 
 
@@ -15,18 +11,12 @@ class Draws:
     """Every random op met so far, by the checkpointed region that it is in."""
 
     def __init__(self) -> None:
-        self._seed = torch.default_generator.initial_seed()
         self._drawn: dict[int, tuple[Any, list[int]]] = {}  # region, and the ops of its first run
         self._redrawn: dict[tuple[int, int], int] = {}  # how many ops a recomputation has repeated
         self._recomputing: list[Any] = []  # frames, alive so that their ids stay their own
 
-    def repeats(self, index: int, where: Callable[[], str]) -> int | None:
+    def repeats(self, index: int) -> int | None:
         """The op whose numbers op `index` repeats, if a checkpoint is recomputing it."""
-        if torch.default_generator.initial_seed() != self._seed:
-            raise CaptureError(
-                f"the function seeds the random number generator; a program would draw other numbers.\n{where()}\n"
-                "Seed it outside, or pass a generator."
-            )
         region, recomputing = checkpoint_region()
         if region is None:
             return None

@@ -106,8 +106,8 @@ class Recording:
         """Run the function on the ghosts of its arguments."""
         leaves, structure = tree_flatten((args, kwargs))
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        mode, state = torch.is_grad_enabled(), torch.default_generator.get_state()
-        with uninitialized_memory_untouched():
+        mode = torch.is_grad_enabled()
+        with uninitialized_memory_untouched(), self.recorder.generators.watch(lambda: self.definition):
             self.inputs.lift_arguments(tensors, self.definition)
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
@@ -130,11 +130,6 @@ class Recording:
                 raise refusal from error
             finally:
                 torch.set_grad_enabled(mode)
-                if not torch.equal(torch.default_generator.get_state(), state):
-                    torch.default_generator.set_state(state)
-                    raise CaptureError(
-                        f"the function seeds the random number generator.\n{self.definition}\nSeed it outside."
-                    )
         self.num_forward = len(self.recorder.ops)
         self._take_outputs(result)
 
@@ -261,6 +256,7 @@ class Recording:
             autocast_disabled(),
             no_saved_tensor_hooks(),
             torch.autograd.set_detect_anomaly(False),
+            self.recorder.generators.watch(lambda: self.definition),
             self.recorder,
             self.intercept,
         ):

@@ -51,6 +51,7 @@ class Assumptions:
     locations: dict[int, Location]  # of lifted tensors that are no arguments, by object
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
     variables: tuple[Variable, ...]  # variables of the function's closure
+    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
@@ -76,6 +77,8 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        for kept in self.assumed.generators:
+            self.miss_if(f"{kept.emit(self.source)} is not {self.source.name('generator', kept.value)}")
         state = StateReader(self.assumed.declared, self.source, self.bound)
         grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:

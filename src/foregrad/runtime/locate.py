@@ -104,6 +104,17 @@ def _places(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> I
             yield variable.value, Location("closure", variable.name, variable.owner, variable.key)
 
 
+def generators(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> list[Variable]:
+    """Where generators are kept that a function can reach: attributes of modules, and variables."""
+    attributes = [
+        Variable(f"{path}.{key}" if path else key, vars(module), key, value)
+        for prefix, top in modules.values()
+        for path, module in top.named_modules(prefix=prefix)
+        for key, value in vars(module).items()
+    ]
+    return [one for one in (*attributes, *variables(function)) if isinstance(one.value, torch.Generator)]
+
+
 def variables(function: Any) -> list[Variable]:
     """Variables that a function can reach: attributes of the object it is bound to, its closure, its globals."""
     function = inspect.unwrap(function)

@@ -106,6 +106,21 @@ class NumberSpec(Spec):
         return "float" if self.dtype == torch.float64 else "int"
 
 
+@dataclass(frozen=True, slots=True)
+class TokenSpec(Spec):
+    """What stands for the state of a generator or of the world: it holds no data."""
+
+    @staticmethod
+    def make() -> TokenSpec:
+        return TokenSpec((), (), torch.bool)
+
+    def matches(self, other: object) -> bool:
+        return other == "NoneType"
+
+    def __str__(self) -> str:
+        return "token"
+
+
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     stride, step = [], 1
     for size in reversed(shape):
