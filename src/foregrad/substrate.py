@@ -252,7 +252,10 @@ def saved_by(node: Any) -> list[SavedByNode]:
     """The tensors that a node has saved, but for those that a hook packed away."""
     found = []
     for name in _names_of_saved(node.__class__):
-        raw = getattr(node, f"_raw{name}")
+        try:
+            raw = getattr(node, f"_raw{name}")
+        except RuntimeError:  # a backward has freed it; torch says so when the node runs again
+            continue
         for one in raw if isinstance(raw, (list, tuple)) else [raw]:
             if one is not None and one.unpack_hook is None and isinstance(one.data, torch.Tensor):
                 found.append(SavedByNode(node, name.removeprefix("_") if name == "_saved_tensors" else name, one.data))

@@ -98,7 +98,7 @@ class _Builder:
         calling = self._calling(live, checks)
         ends = link(graph.graph, recording.recorder.generators.drawn)
         signature = Signature((*self.inputs, *ends.inputs), (*self.outputs, *ends.outputs))
-        return Program(name, graph, signature, calling.with_ends(len(ends.inputs)), stage.phase)
+        return Program(name, graph, signature, calling.with_ends(ends), stage.phase)
 
     # -- in ---------------------------------------------------------------------------------------------
 

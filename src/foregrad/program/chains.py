@@ -5,8 +5,9 @@ mul = aten.mul(x, rand)     becomes     rng_cpu_1 = after(rng_cpu, rand)
 return (mul,)                           mul = aten.mul(x, rand)
                                         return (mul, rng_cpu_1)
 
-There is a chain for each generator and for each kind of effect, in forward and in backward. `unlinked` takes them out
-again for backends, which run the ops of a graph in its order.
+There is a chain for each generator and for each kind of effect, in forward and in backward. The state of a device whose
+generator counts (Philox) is a seed and an offset, of which draws change the offset. `unlinked` takes the chains out again
+for backends, which run the ops of a graph in its order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -28,6 +30,9 @@ from foregrad.words.tokens import TOKEN_ROLES, after
 
 _BACKWARD = " in backward"
 
+#: Devices whose generators are a seed and a count of numbers drawn.
+PHILOX = ("cuda", "xpu")
+
 
 @dataclass(frozen=True)
 class Chain:
@@ -40,6 +45,12 @@ class Chain:
     @property
     def role(self) -> str:
         return self.kind + (_BACKWARD if self.phase else "")
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """What the state consists of; links follow the last part."""
+        counts = isinstance(self.of, str) and self.of.partition(":")[0] in PHILOX
+        return ("seed", "offset") if counts and self.kind == "rng" else ("token",)
 
     def name(self, names: Mapping[torch.Generator, str]) -> str:
         name = self.of if isinstance(self.of, str) else names.get(self.of, "generator")
@@ -88,19 +99,29 @@ def link(graph: fx.Graph, names: Mapping[torch.Generator, str]) -> Ends:
     """Add the chains to a finished graph."""
     last: dict[Chain, fx.Node] = {}
     inputs: list[Input] = []
+    outputs: list[Output] = []
     for node in list(graph.nodes):
         for chain in chains_of(node):
             if chain not in last:
-                inputs.append(Input(chain.role, chain.name(names), TokenSpec.make()))
-                last[chain] = _placeholder(graph, inputs[-1], chain.phase)
+                begin = _inputs(chain, names)
+                last[chain] = [_placeholder(graph, one, chain.phase) for one in begin][-1]
+                inputs += begin
+                outputs.append(Output(begin[-1].role, begin[-1].name, begin[-1].spec))
+            before = last[chain]
             with graph.inserting_after(node):
-                name = f"{chain.role} {chain.name(names)}"
-                made = graph.create_node("call_function", after, (last[chain], node), name=_identifier(name))
-            made.meta.update(phase=chain.phase, spec=inputs[0].spec, origin=node.meta.get("origin"))
-            last[chain] = made
+                name = _identifier(f"{chain.role} {_inputs(chain, names)[-1].name}")
+                last[chain] = graph.create_node("call_function", after, (before, node), name=name)
+            last[chain].meta.update(phase=chain.phase, spec=before.meta["spec"], origin=node.meta.get("origin"))
     output = graph.output_node()
     output.args = ((*output.args[0], *last.values()),)  # type: ignore[misc]
-    return Ends(tuple(inputs), tuple(Output(one.role, one.name, one.spec) for one in inputs))
+    return Ends(tuple(inputs), tuple(outputs))
+
+
+def _inputs(chain: Chain, names: Mapping[torch.Generator, str]) -> list[Input]:
+    """The parts of the state that a chain begins with."""
+    name = chain.name(names)
+    whole = len(chain.parts) == 1
+    return [Input(chain.role, name if whole else f"{name} {part}", TokenSpec.make(part)) for part in chain.parts]
 
 
 def _placeholder(graph: fx.Graph, one: Input, phase: int) -> fx.Node:
@@ -154,8 +175,8 @@ def broken_links(graph: fx.Graph, signature: Signature) -> Iterator[str]:
             yield f"{node.name} is on no chain"
     for first, last in ends:
         ops = [n.args[1] for n in list(_walk(last))[1:]]
-        for one, other in zip(ops, ops[1:], strict=False):
-            if order[one] > order[other]:  # type: ignore[index]
+        for one, other in pairwise(ops):
+            if order[one] > order[other]:
                 yield f"{_text(one)} runs after {_text(other)}, which {first.name} has after it"
 
 
@@ -165,7 +186,8 @@ def _broken_op(node: fx.Node, held: list[fx.Node]) -> Iterator[str]:
     found = [str(first.meta.get("role")) for first in held]
     for role in sorted({*wanted, *found}):
         if found.count(role) < wanted.count(role):
-            yield f"{node.name} calls {node.target}, and no chain of role {role!r} holds it: link it with after(token, op)"
+            calls = f"{node.name} calls {node.target}"
+            yield f"{calls}, and no chain of role {role!r} holds it: link it with after(token, op)"
         elif found.count(role) > wanted.count(role):
             what = "twice: were two ops merged?" if role in wanted else "though it is neither random nor has an effect"
             yield f"{node.name} is held by a chain of role {role!r} {what}"
@@ -183,7 +205,8 @@ def _ends(graph: fx.Graph, signature: Signature) -> list[tuple[fx.Node, Any]]:
     """The input and the output of each chain."""
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     results: Any = graph.output_node().args[0]
-    first = [n for n, i in zip(placeholders, signature.inputs, strict=False) if i.role in TOKEN_ROLES]
+    inputs = zip(placeholders, signature.inputs, strict=False)
+    first = [n for n, i in inputs if i.role in TOKEN_ROLES and str(i.spec) != "seed"]
     last = [r for r, o in zip(results, signature.outputs, strict=False) if o.role in TOKEN_ROLES]
     return list(zip(first, last, strict=False))
 

@@ -11,7 +11,7 @@ from torch import fx
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
-from foregrad.program.chains import unlinked
+from foregrad.program.chains import Ends, unlinked
 from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
@@ -47,9 +47,10 @@ class Calling:
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
-    def with_ends(self, num: int) -> Calling:
-        """The same with as many inputs and outputs more that are tokens."""
-        return replace(self, inputs=(*self.inputs, *[None] * num), outputs=(*self.outputs, *[None] * num))
+    def with_ends(self, ends: Ends) -> Calling:
+        """The same with the inputs and outputs that chains add."""
+        inputs, outputs = (*self.inputs, *[None for _ in ends.inputs]), (*self.outputs, *[None for _ in ends.outputs])
+        return replace(self, inputs=inputs, outputs=outputs)
 
 
 @dataclass(frozen=True, eq=False)

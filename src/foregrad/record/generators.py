@@ -92,7 +92,7 @@ def _refusal(name: str, where: str) -> CaptureError:
 
 
 def _key(generator: torch.Generator) -> int:
-    return generator._cdata
+    return int(generator._cdata)  # type: ignore[attr-defined]
 
 
 def _bytes(generator: torch.Generator) -> bytes:

@@ -176,7 +176,9 @@ class GhostTable:
                 if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
             if effect_of(func) is not None:
-                raise NotImplementedError(f"{func} has effects, so it cannot be tried out; register a fake kernel for it")
+                raise NotImplementedError(
+                    f"{func} has effects, so it cannot be tried out; register a fake kernel for it"
+                )
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():

@@ -6,6 +6,7 @@ side effect, if it gives nothing (it checks or prints), or if it talks to other 
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ COLLECTIVE = "collective"  # messages, which other processes wait for
 _COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "c10d_functional", "c10d"}
 
 
+@cache
 def is_random(func: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
@@ -35,12 +37,17 @@ def draws(func: OpOverload, args: Any, kwargs: Any) -> bool:
 
 def effect_of(func: OpOverload) -> str | None:
     """The kind of effect that an op has beside what it gives and writes; None if it has none."""
+    known = _effect_by_schema(func)
+    if known is None and (registered_effect(func) or is_marked_effectful(func)):
+        return ORDERED
+    return known
+
+
+@cache
+def _effect_by_schema(func: OpOverload) -> str | None:
     if func.namespace in _COLLECTIVES:
         return COLLECTIVE
-    if registered_effect(func) or is_marked_effectful(func):
-        return ORDERED
-    schema = func._schema
-    gives_nothing = not schema.returns and (not schema.is_mutable or func.namespace != "aten")
+    gives_nothing = not func._schema.returns and (not func._schema.is_mutable or func.namespace != "aten")
     return ORDERED if gives_nothing else None
 
 

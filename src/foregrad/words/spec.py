@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,10 @@ class Spec:
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def is_dense(self) -> bool:
@@ -110,15 +115,17 @@ class NumberSpec(Spec):
 class TokenSpec(Spec):
     """What stands for the state of a generator or of the world: it holds no data."""
 
+    kind: str = "token"
+
     @staticmethod
-    def make() -> TokenSpec:
-        return TokenSpec((), (), torch.bool)
+    def make(kind: str = "token") -> TokenSpec:
+        return TokenSpec((), (), torch.bool, kind=kind)
 
     def matches(self, other: object) -> bool:
         return other == "NoneType"
 
     def __str__(self) -> str:
-        return "token"
+        return self.kind
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -5,8 +5,8 @@ An op that draws, or has an effect, stays as it is; a link after it says when it
     rand = aten.rand([3])
     rng_cpu_1 = after(rng_cpu, rand)
 
-A graph takes the first token of a chain of links, and gives the last: so no op of it is dead, and their order is plain to
-see.
+A graph takes the first token of a chain of links, and gives the last: so no op of it is dead, and their order is plain
+to see.
 """
 
 from __future__ import annotations
