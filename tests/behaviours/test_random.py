@@ -308,9 +308,26 @@ def test_a_pass_that_merges_moves_or_adds_draws_is_refused():
             program.graph.graph.call_function(aten.rand.default, ([3],))
         return program.with_graph(program.graph)
 
-    for change, said in ((merges, "merged"), (moves, "runs after"), (adds, "link it")):
+    for change, said in ((merges, "merged"), (moves, "runs after"), (adds, "relinked")):
         with pytest.raises(fg.ProgramError, match=said):
             compiled(lambda x: torch.rand(3) * x + torch.rand(3), passes=[change])(torch.ones(3))
+
+
+def test_a_pass_may_add_draws_to_a_program_that_has_none():
+    def adds(program):
+        graph = program.graph.graph
+        (mul,) = [n for n in graph.nodes if n.target is aten.mul.Tensor]
+        with graph.inserting_after(mul):
+            noise = graph.call_function(aten.rand_like.default, (mul,))
+        noise.meta.update(mul.meta)
+        mul.replace_all_uses_with(noise, delete_user_cb=lambda user: user is not noise)
+        return program.with_graph(program.graph).relinked()
+
+    f = compiled(lambda x: x * 2, passes=[adds, lambda program: program.relinked()])
+    torch.manual_seed(0)
+    drawn = f(torch.ones(3)), f(torch.ones(3))
+    torch.manual_seed(0)
+    assert torch.equal(torch.cat(drawn), torch.cat([torch.rand(3), torch.rand(3)]))
 
 
 def test_a_comparison_moves_no_generator():

@@ -70,6 +70,10 @@ def needs_a_tangent_in_forward(program):
     sin.args = (tangent,)
 
 
+def draws_where_no_chain_says_so(program):
+    node(program, "sin").target = aten.rand_like.default
+
+
 BROKEN = {
     calls_python: "only ops are called",
     writes_in_place: "nothing is written in place",
@@ -81,6 +85,7 @@ BROKEN = {
     returns_an_input: "results share no memory",
     returns_a_view_of_an_input: "results share no memory",
     returns_one_value_twice: "results share no memory",
+    draws_where_no_chain_says_so: "draws and effects are in order",
     needs_a_tangent_in_forward: "forward does not wait for backward",
 }
 

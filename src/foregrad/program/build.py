@@ -96,7 +96,7 @@ class _Builder:
         checks = self._checks()
         graph = self._finish()
         calling = self._calling(live, checks)
-        ends = link(graph.graph, recording.recorder.generators.drawn)
+        ends = link(graph.graph)
         signature = Signature((*self.inputs, *ends.inputs), (*self.outputs, *ends.outputs))
         return Program(name, graph, signature, calling.with_ends(ends), stage.phase)
 

@@ -6,19 +6,18 @@ return (mul,)                           mul = aten.mul(x, rand)
                                         return (mul, rng_cpu_1)
 
 There is a chain for each generator and for each kind of effect, in forward and in backward. The state of a device whose
-generator counts (Philox) is a seed and an offset, of which draws change the offset. `unlinked` takes the chains out again
-for backends, which run the ops of a graph in its order.
+generator counts (Philox) is a seed and an offset, of which draws change the offset. `unlinked` takes the chains out
+again for backends, which run the ops of a graph in its order.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-import torch
 from torch import fx
 
 from foregrad.program.clean import op_of
@@ -39,7 +38,7 @@ class Chain:
     """What orders some ops of one phase: the state of a generator, or effects of one kind."""
 
     kind: str  # "rng" or "token"
-    of: str | torch.Generator  # a device, a generator of the user's, or a kind of effect
+    of: str | fx.Node  # a device, a generator of the user's, or a kind of effect
     phase: int
 
     @property
@@ -52,9 +51,16 @@ class Chain:
         counts = isinstance(self.of, str) and self.of.partition(":")[0] in PHILOX
         return ("seed", "offset") if counts and self.kind == "rng" else ("token",)
 
-    def name(self, names: Mapping[torch.Generator, str]) -> str:
-        name = self.of if isinstance(self.of, str) else names.get(self.of, "generator")
+    @property
+    def name(self) -> str:
+        name = self.of if isinstance(self.of, str) else self.of.name
         return name if self.phase < 2 else f"{name} {self.phase}"
+
+    @property
+    def inputs(self) -> tuple[Input, ...]:
+        """What the chain begins with."""
+        names = [f"{self.name} {part}" if len(self.parts) > 1 else self.name for part in self.parts]
+        return tuple(Input(self.role, n, TokenSpec.make(p)) for n, p in zip(names, self.parts, strict=True))
 
 
 def chains_of(node: fx.Node) -> Iterator[Chain]:
@@ -70,9 +76,9 @@ def chains_of(node: fx.Node) -> Iterator[Chain]:
         yield Chain("token", effect, phase)
 
 
-def _generator(node: fx.Node) -> torch.Generator | None:
+def _generator(node: fx.Node) -> fx.Node | None:
     """The generator of the user's that an op draws from: a constant of the graph."""
-    return next((g for n in node.all_input_nodes if (g := n.meta.get("generator")) is not None), None)
+    return next((n for n in node.all_input_nodes if "generator" in n.meta), None)
 
 
 def _device(node: fx.Node) -> str:
@@ -95,7 +101,7 @@ class Ends:
     outputs: tuple[Output, ...]
 
 
-def link(graph: fx.Graph, names: Mapping[torch.Generator, str]) -> Ends:
+def link(graph: fx.Graph) -> Ends:
     """Add the chains to a finished graph."""
     last: dict[Chain, fx.Node] = {}
     inputs: list[Input] = []
@@ -103,13 +109,12 @@ def link(graph: fx.Graph, names: Mapping[torch.Generator, str]) -> Ends:
     for node in list(graph.nodes):
         for chain in chains_of(node):
             if chain not in last:
-                begin = _inputs(chain, names)
-                last[chain] = [_placeholder(graph, one, chain.phase) for one in begin][-1]
-                inputs += begin
-                outputs.append(Output(begin[-1].role, begin[-1].name, begin[-1].spec))
+                last[chain] = [_placeholder(graph, one, chain.phase) for one in chain.inputs][-1]
+                inputs += chain.inputs
+                outputs.append(Output(chain.role, inputs[-1].name, inputs[-1].spec))
             before = last[chain]
             with graph.inserting_after(node):
-                name = _identifier(f"{chain.role} {_inputs(chain, names)[-1].name}")
+                name = _identifier(chain.inputs[-1])
                 last[chain] = graph.create_node("call_function", after, (before, node), name=name)
             last[chain].meta.update(phase=chain.phase, spec=before.meta["spec"], origin=node.meta.get("origin"))
     output = graph.output_node()
@@ -117,23 +122,16 @@ def link(graph: fx.Graph, names: Mapping[torch.Generator, str]) -> Ends:
     return Ends(tuple(inputs), tuple(outputs))
 
 
-def _inputs(chain: Chain, names: Mapping[torch.Generator, str]) -> list[Input]:
-    """The parts of the state that a chain begins with."""
-    name = chain.name(names)
-    whole = len(chain.parts) == 1
-    return [Input(chain.role, name if whole else f"{name} {part}", TokenSpec.make(part)) for part in chain.parts]
-
-
 def _placeholder(graph: fx.Graph, one: Input, phase: int) -> fx.Node:
     placeholders = [n for n in graph.nodes if n.op == "placeholder"]
     with graph.inserting_after(placeholders[-1]) if placeholders else graph.inserting_before():
-        node = graph.placeholder(_identifier(f"{one.role} {one.name}"))
+        node = graph.placeholder(_identifier(one))
     node.meta.update(spec=one.spec, phase=phase, role=one.role)
     return node
 
 
-def _identifier(text: str) -> str:
-    return re.sub(r"\W+", "_", text)
+def _identifier(one: Input) -> str:
+    return re.sub(r"\W+", "_", f"{one.role} {one.name}")
 
 
 def unlinked(module: fx.GraphModule, signature: Signature) -> tuple[fx.GraphModule, Signature]:
@@ -187,7 +185,7 @@ def _broken_op(node: fx.Node, held: list[fx.Node]) -> Iterator[str]:
     for role in sorted({*wanted, *found}):
         if found.count(role) < wanted.count(role):
             calls = f"{node.name} calls {node.target}"
-            yield f"{calls}, and no chain of role {role!r} holds it: link it with after(token, op)"
+            yield f"{calls}, and no chain of role {role!r} holds it; program.relinked() adds it to one"
         elif found.count(role) > wanted.count(role):
             what = "twice: were two ops merged?" if role in wanted else "though it is neither random nor has an effect"
             yield f"{node.name} is held by a chain of role {role!r} {what}"

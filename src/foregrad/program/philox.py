@@ -57,7 +57,6 @@ def offsets(graph: fx.Graph, gpu: Gpu) -> dict[str, int | None]:
     for node in graph.nodes:
         chains = [c for c in chains_of(node) if c.kind == "rng" and str(c.of).partition(":")[0] in PHILOX]
         if chains:
-            spec = next((n.meta["spec"] for n in (node, *node.users) if n.meta.get("spec") is not None), None)
-            known = op_of(node) in _FILL and spec is not None
-            found[node.name] = gpu.offset_of(spec) if known else None
+            specs = [n.meta["spec"] for n in (node, *node.users) if n.meta.get("spec") is not None]
+            found[node.name] = gpu.offset_of(specs[0]) if op_of(node) in _FILL and specs else None
     return found

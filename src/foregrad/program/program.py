@@ -11,7 +11,7 @@ from torch import fx
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
-from foregrad.program.chains import Ends, unlinked
+from foregrad.program.chains import Ends, link, unlinked
 from foregrad.program.checks import Checks
 from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
@@ -50,6 +50,11 @@ class Calling:
     def with_ends(self, ends: Ends) -> Calling:
         """The same with the inputs and outputs that chains add."""
         inputs, outputs = (*self.inputs, *[None for _ in ends.inputs]), (*self.outputs, *[None for _ in ends.outputs])
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def without_ends(self, signature: Signature) -> Calling:
+        """The same for a signature without chains, whose inputs and outputs come last."""
+        inputs, outputs = self.inputs[: len(signature.inputs)], self.outputs[: len(signature.outputs)]
         return replace(self, inputs=inputs, outputs=outputs)
 
 
@@ -101,6 +106,14 @@ class Program:
         graph.graph.lint()
         graph.recompile()
         return replace(self, graph=graph)
+
+    def relinked(self) -> Program:
+        """The program with chains that follow the order of its graph, for a pass that adds or moves random ops or
+        effects on purpose."""
+        graph, signature = unlinked(self.graph, self.signature)
+        calling, ends = self.calling.without_ends(signature), link(graph.graph)
+        signature = Signature((*signature.inputs, *ends.inputs), (*signature.outputs, *ends.outputs))
+        return replace(self, graph=graph, signature=signature, calling=calling.with_ends(ends))
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
         """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""
