@@ -28,8 +28,8 @@ from foregrad.record.results import Results, find_results, history_of, written_s
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.record.wrapped import Outer
-from foregrad.runtime.locate import AsHolder, Location, Variable, locate, variables
-from foregrad.substrate import FakeTensor, no_dispatch_modes
+from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
+from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import is_wrapper
@@ -49,6 +49,7 @@ class Captured:
     variables: tuple[Variable, ...]
     arguments: dict[str, Any]  # by name
     declared: Declared
+    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
 
     def release(self) -> None:
@@ -120,12 +121,15 @@ def _capture_call(
     for variable in reach:
         if isinstance(variable.value, torch.nn.Module):
             modules.add_names(variable.name, variable.value)
+    streams, kept_generators = recording.recorder.generators, generators(modules.tops, body)
+    for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
+        streams.add(name, generator)
     kept, declared = Attributes(recording), declare(recording, state, names)
     beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
         declared.lift()
         with nullcontext() if python is None else beside.watch(), scaled_steps(state):
-            recording.forward(call or function, args, kwargs, [variable.value for variable in reach])
+            recording.forward(call or function, args, kwargs)
     except BaseException:
         beside.undo()
         raise
@@ -157,7 +161,9 @@ def _capture_call(
     locations |= {one: places[id(one.real)] for one in outer if id(one.real) in places}
     _refuse_made_up(recording, locations)
     program = build(stage, _name(target))
-    return Captured(program, stage, locations, tuple(modules.called.values()), reach, arguments, declared, changes)
+    drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
+    called = tuple(modules.called.values())
+    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes)
 
 
 def _holders(
@@ -255,6 +261,17 @@ def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     while isinstance(body, functools.partial):
         body = body.func
     return target, body
+
+
+def _given_generators(target: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Generator]]:
+    """Generators among the arguments, and among those that a partial function brings."""
+    while isinstance(target, functools.partial):
+        brought = {f"args.{place}": value for place, value in enumerate(target.args)}
+        arguments, target = {**brought, **target.keywords, **arguments}, target.func
+    names = argument_names(arguments)
+    for leaf in tree_leaves(list(arguments.values())):
+        if isinstance(leaf, torch.Generator):
+            yield names[id(leaf)], leaf
 
 
 def _name(target: Any) -> str:

@@ -5,7 +5,8 @@ Nothing of the call is left behind: the halves run on its inputs, are compared, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,21 +83,18 @@ class Checker:
         """Compare forward on these inputs, then backward on what it saves and on random tangents."""
         assert self.program is not None
         halves, signature = self.program.halves, self.program.signature
-        state = torch.get_rng_state()
-        try:
+        with _where_they_were(generators_of(self.program.graph)):
             results = self._compare("forward", inputs, [signature.outputs[i] for i in halves.outputs])
             if "backward" in self.halves:
                 values = {"input": inputs, "output": results, "value": results[len(halves.outputs) :]}
                 saved = [values[s.source][s.place] for s in halves.saved]
                 tangents = [_random_like(signature.inputs[i]) for i in halves.tangents]
                 self._compare("backward", [*saved, *tangents], [signature.outputs[i] for i in halves.gradients])
-        finally:
-            torch.set_rng_state(state)
         raise Compared
 
     def _compare(self, half: str, inputs: Sequence[Any], outputs: Sequence[Any]) -> tuple[Any, ...]:
         graph, run = self.halves[half]
-        ours, theirs, moved = _run_all(run, compile_graph(graph, half), inputs)
+        ours, theirs, moved = _run_all(run, compile_graph(graph, half), inputs, generators_of(graph))
         found = []
         for output, *values in zip(outputs, ours, theirs, moved, strict=False):
             if isinstance(values[0], torch.Tensor):
@@ -109,7 +107,7 @@ class Checker:
     def _find_first(self, graph: fx.GraphModule, half: str, inputs: Sequence[Any]) -> str:
         """Compile the half once more with every value as a result, and look for the first that differs."""
         nodes, every = _every_value(graph)
-        runs = _run_all(self.backend(every, half), compile_graph(every, half), inputs)
+        runs = _run_all(self.backend(every, half), compile_graph(every, half), inputs, generators_of(graph))
         for node, *values in zip(nodes, *runs, strict=True):
             largest, allowed = _distance(*values)
             if largest > allowed:
@@ -119,15 +117,32 @@ class Checker:
         return f"none by itself: {half} differs only where ops are fused"
 
 
-def _run_all(run: Runner, reference: Runner, inputs: Sequence[Any]) -> list[tuple[Any, ...]]:
+def generators_of(graph: fx.GraphModule) -> list[torch.Generator]:
+    """The generators that a graph may draw from."""
+    return [torch.default_generator, *(n.meta["generator"] for n in graph.graph.nodes if "generator" in n.meta)]
+
+
+@contextmanager
+def _where_they_were(generators: list[torch.Generator]) -> Iterator[None]:
+    """Put generators back afterwards."""
+    states = [generator.get_state() for generator in generators]
+    try:
+        yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)
+
+
+def _run_all(
+    run: Runner, reference: Runner, inputs: Sequence[Any], generators: list[torch.Generator]
+) -> list[tuple[Any, ...]]:
     """The results of both, and of the reference on inputs that are off by rounding, with the same random numbers."""
-    state = torch.get_rng_state()
     results = []
     with exclude_keys(BELOW_AUTOGRAD), torch.no_grad():
         moved = [_moved(value) for value in inputs]
         for function, given in ((run, inputs), (reference, inputs), (reference, moved)):
-            torch.set_rng_state(state)
-            results.append(tuple(function(*given)))
+            with _where_they_were(generators):
+                results.append(tuple(function(*given)))
     return results
 
 

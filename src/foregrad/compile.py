@@ -257,6 +257,11 @@ class Compiled:
         checker = Checker(self.way.backend)
         made = self._new_capture(args, kwargs, replace(self.way, backend=checker))
         checker.program = made.program
+        if made.program.signature.inputs_of("token", "token in backward"):
+            raise CaptureError(
+                f"{self.name} has ops with effects, which a comparison would run several times.\n"
+                f"{definition(self._target)}\nLeave them out to compare the rest."
+            )
         try:
             made.call(args, kwargs)
         except Compared:
@@ -344,6 +349,7 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         locations=captured.locations,
         modules=captured.modules,
         variables=captured.variables,
+        generators=captured.generators,
         checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
         offset_sensitive=calling.offset_sensitive,
         grads=captured.stage.recording.grads.assumed(),

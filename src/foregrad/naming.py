@@ -56,11 +56,12 @@ def _state_name(slot: Slot, places: dict[int, Location]) -> str:
 
 
 def argument_names(arguments: dict[str, Any]) -> dict[int, str]:
+    """The tensors and generators among the arguments, by id."""
     names: dict[int, str] = {}
     for prefix, value in arguments.items():
         leaves, _ = tree_flatten_with_path(value)
         for path, leaf in leaves:
-            if isinstance(leaf, torch.Tensor):
+            if isinstance(leaf, (torch.Tensor, torch.Generator)):
                 names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
     return names
 

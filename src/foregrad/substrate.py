@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -26,6 +26,7 @@ from torch._C._autograd import _unsafe_set_version_counter as _set_version_count
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch._C._dynamo.guards import assert_size_stride as check_layout
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._library.simple_registry import singleton as _registered
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
@@ -84,6 +85,7 @@ __all__ = [
     "global_state_guard",
     "has_hooks",
     "is_functorch_wrapped_tensor",
+    "is_marked_effectful",
     "is_traceable_wrapper_subclass",
     "is_traceable_wrapper_subclass_type",
     "keystr",
@@ -97,6 +99,7 @@ __all__ = [
     "num_function_modes",
     "ops_are_transformed",
     "quiet_torch",
+    "registered_effect",
     "repeatable_checkpoints",
     "replace_scaled_step",
     "run_engine",
@@ -161,9 +164,21 @@ def ops_are_transformed() -> bool:
     return bool(level > 1 or _transforms_active() or torch.is_autocast_enabled("cpu"))
 
 
-def lazy_graph_module(constants: dict[str, torch.Tensor], graph: fx.Graph, name: str) -> fx.GraphModule:
+def registered_effect(func: OpOverload) -> bool:
+    """Whether an op is registered as effectful."""
+    entry = _registered.get(func._name)
+    return entry is not None and entry.effect.effect is not None
+
+
+def is_marked_effectful(func: OpOverload) -> bool:
+    """Whether FX was told that an op, or all of its overloads, has a side effect."""
+    marked = fx.node._side_effectful_functions
+    return func in marked or func.overloadpacket in marked
+
+
+def lazy_graph_module(constants: Mapping[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
     """A graph module whose Python code is written when it is first run or printed: most are only looked at."""
-    return _LazyGraphModule(constants, graph, class_name=name)
+    return _LazyGraphModule(dict(constants), graph, class_name=name)
 
 
 def run_engine(
@@ -253,7 +268,10 @@ def saved_by(node: Any) -> list[SavedByNode]:
     """The tensors that a node has saved, but for those that a hook packed away."""
     found = []
     for name in _names_of_saved(node.__class__):
-        raw = getattr(node, f"_raw{name}")
+        try:
+            raw = getattr(node, f"_raw{name}")
+        except RuntimeError:  # a backward has freed it; torch says so when the node runs again
+            continue
         for one in raw if isinstance(raw, (list, tuple)) else [raw]:
             if one is not None and one.unpack_hook is None and isinstance(one.data, torch.Tensor):
                 found.append(SavedByNode(node, name.removeprefix("_") if name == "_saved_tensors" else name, one.data))

@@ -104,6 +104,7 @@ def python_parts_of_op(name: str) -> dict[str, Any] | None:
         "autocast": dict(found._autocast_dtype),
         "dispatch rules": list(found._torch_dispatch_fns.values()),
         "disabled kernels": sorted(found._disabled_kernel),
+        "effect": "" if (effect := simple_registry.singleton.find(name).effect.effect) is None else effect.value,
     }
 
 

@@ -439,3 +439,29 @@ def test_a_grad_that_backward_reads_is_refused_when_backward_runs():
     out = compiled(lambda x: ReadsGrad.apply(x))(leaf(3))
     with refused(ReadsGrad.backward, at="ctx.x.grad"):
         out.sum().backward()
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return 2 * x * gradient
+
+
+@same_as_eager
+def test_a_custom_function_that_a_backward_inside_has_freed(wrap):
+    def f(w):
+        loss = Square.apply(w).sum()
+        loss.backward()
+        return loss
+
+    w = torch.ones(3, requires_grad=True)
+    loss = wrap(f)(w)
+    first = w.grad.clone()
+    loss.backward()
+    return first

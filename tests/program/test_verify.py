@@ -71,6 +71,10 @@ def needs_a_tangent_in_forward(program):
     sin.args = (tangent,)
 
 
+def draws_where_no_chain_says_so(program):
+    node(program, "sin").target = aten.rand_like.default
+
+
 def recomputes_what_cannot_be(program):
     sin, x = node(program, "sin"), node(program, "x")
     sin.meta["recompute"], x.meta["is_written"] = CheckpointPolicy.MUST_RECOMPUTE, True
@@ -91,6 +95,7 @@ BROKEN = {
     returns_an_input: "results share no memory",
     returns_a_view_of_an_input: "results share no memory",
     returns_one_value_twice: "results share no memory",
+    draws_where_no_chain_says_so: "draws and effects are in order",
     needs_a_tangent_in_forward: "forward does not wait for backward",
     recomputes_what_cannot_be: "what is marked can be recomputed",
     has_an_unknown_mark: "what is marked can be recomputed",

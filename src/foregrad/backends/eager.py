@@ -21,7 +21,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.in_place import in_place
-from foregrad.program.clean import is_random
+from foregrad.record.impure import is_random
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
     FUNCTION_HOMES,

@@ -31,7 +31,7 @@ from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.functionalize.replay import keeps_states
-from foregrad.program.clean import is_random
+from foregrad.record.impure import is_random
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (

@@ -23,7 +23,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.products import PRODUCTS, Matrix, product_call
-from foregrad.program.clean import is_random
+from foregrad.record.impure import is_random
 from foregrad.substrate import OpOverload
 
 #: What the function is called in the module of the kernels.

@@ -66,6 +66,7 @@ class Functionalizer:
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
         self.number: Callable[[Expression], fx.Node]  # the input that brings a number
+        self.generator: Callable[[torch.Generator], fx.Node]  # the constant that is a generator
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -371,6 +372,8 @@ class Functionalizer:
             return self.number(value)
         if isinstance(value, ItemOf):
             return self.emit(aten._local_scalar_dense.default, (self.read(value.alias),), NumberSpec.of(1.0))
+        if isinstance(value, torch.Generator):
+            return self.generator(value)
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):

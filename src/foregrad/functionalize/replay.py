@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
+from foregrad.record.impure import is_random
 from foregrad.record.trace import Op, aliases_in
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec
@@ -64,7 +65,7 @@ class Replay:
 def draws(target: Any) -> bool:
     """Whether a node calls a random op."""
     op = _schema_op(target)
-    return isinstance(op, OpOverload) and torch.Tag.nondeterministic_seeded in op.tags
+    return isinstance(op, OpOverload) and is_random(op)
 
 
 def keeps_states(graph: fx.Graph) -> bool:

@@ -13,6 +13,7 @@ from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
+from foregrad.program.chains import link
 from foregrad.program.checks import Checks
 from foregrad.program.clean import clean, memory_of, take_over
 from foregrad.program.program import Calling, Program
@@ -28,7 +29,7 @@ from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
-from foregrad.words.spec import NumberSpec, Spec
+from foregrad.words.spec import NumberSpec, Spec, TokenSpec
 
 aten = torch.ops.aten
 _LONGEST_NAME = 60
@@ -73,9 +74,10 @@ class _Builder:
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     last_input: fx.Node | None = None
-    constants: dict[str, torch.Tensor] = field(default_factory=dict)
+    constants: dict[str, torch.Tensor | torch.Generator] = field(default_factory=dict)
     homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
     numbers: dict[Expression, fx.Node] = field(default_factory=dict)
+    generators: dict[torch.Generator, fx.Node] = field(default_factory=dict)
 
     def build(self, name: str) -> Program:
         stage, recording = self.stage, self.stage.recording
@@ -83,7 +85,7 @@ class _Builder:
         ops = last.ops if last else tuple(recording.recorder.ops[: recording.num_forward])
         self.effects = plan_effects(recording, stage.results)
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
-        self.functional.number = self._number
+        self.functional.number, self.functional.generator = self._number, self._generator
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
         changed = [*(a for op in ops for a in op.writes), *(op.renames for op in ops if op.renames is not None)]
         self.written = {alias.storage for alias in changed}
@@ -98,7 +100,9 @@ class _Builder:
         checks = self._checks()
         graph = self._finish()
         calling = self._calling(live, checks)
-        return Program(name, graph, Signature(tuple(self.inputs), tuple(self.outputs)), calling, stage.phase)
+        ends = link(graph.graph)
+        signature = Signature((*self.inputs, *ends.inputs), (*self.outputs, *ends.outputs))
+        return Program(name, graph, signature, calling.with_ends(ends), stage.phase)
 
     # -- in ---------------------------------------------------------------------------------------------
 
@@ -147,6 +151,16 @@ class _Builder:
             node = self.functional.graph.get_attr(name)
             node.meta.update(phase=0, spec=storage.root.spec)
             self.functional.add_input(node, storage.root)
+
+    def _generator(self, generator: torch.Generator) -> fx.Node:
+        """The constant that is a generator of the user's."""
+        if generator not in self.generators:
+            name = self._unique(identifier(self.stage.recording.recorder.generators.drawn[generator]))
+            self.constants[name] = generator
+            with self.functional.graph.inserting_before(next(iter(self.functional.graph.nodes))):
+                node = self.generators[generator] = self.functional.graph.get_attr(name)
+            node.meta.update(phase=0, spec=TokenSpec.make(), generator=generator)
+        return self.generators[generator]
 
     # -- out --------------------------------------------------------------------------------------------
 

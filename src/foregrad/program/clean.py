@@ -10,11 +10,10 @@ from torch import fx
 
 from foregrad.functionalize.variants import Pure
 from foregrad.record.ghosts import kind_of
+from foregrad.record.impure import draws, effect_of
 from foregrad.substrate import OpOverload
 
 aten = torch.ops.aten
-_COLLECTIVES = {"_c10d_functional", "_dtensor"}
-_CHECKS = {aten._assert_async.default, aten._assert_async.msg, aten._assert_tensor_metadata.default}
 
 
 def clean(graph: fx.Graph) -> None:
@@ -69,19 +68,14 @@ def memory_of(node: fx.Node) -> fx.Node:
 
 def has_effect(node: fx.Node) -> bool:
     """Whether running an op does more than give a value."""
+    func = op_of(node)
+    return func is not None and (draws(func, node.args, node.kwargs) or effect_of(func) is not None)
+
+
+def op_of(node: fx.Node) -> OpOverload | None:
+    """The op that a node runs, in its pure form or as it is."""
     func = node.target.op if isinstance(node.target, Pure) else node.target
-    if not isinstance(func, OpOverload):
-        return False
-    return is_random(func) or is_collective(func) or func in _CHECKS or not func._schema.returns
-
-
-def is_collective(func: Any) -> bool:
-    """Whether an op communicates with other processes, which expect it."""
-    return isinstance(func, OpOverload) and func.namespace in _COLLECTIVES
-
-
-def is_random(func: OpOverload) -> bool:
-    return torch.Tag.nondeterministic_seeded in func.tags
+    return func if isinstance(func, OpOverload) else None
 
 
 def is_view(node: fx.Node) -> bool:

@@ -73,7 +73,7 @@ def _typed(text: str, spec: Spec | None, width: int = _COLUMN, mark: str = "") -
 
 def _node_text(node: fx.Node) -> str:
     if node.op == "get_attr":
-        return f"{node.name} = constant"
+        return f"{node.name} = {'generator' if 'generator' in node.meta else 'constant'}"
     if node.target is operator.getitem:
         return f"{node.name} = {_value(node.args[0])}[{node.args[1]}]"
     args = [_value(a) for a in node.args] + [f"{k}={_value(v)}" for k, v in node.kwargs.items()]

@@ -12,6 +12,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.errors import GuardError
 from foregrad.functionalize.effects import Effects
+from foregrad.program.chains import Ends, link, unlinked
 from foregrad.program.checks import Checks
 from foregrad.program.marks import Which, has_marks, marked, marked_alike
 from foregrad.program.printer import listing
@@ -51,6 +52,16 @@ class Calling:
     wrapping: Wrapping  # tensors that wrap others, at the edges
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
+    def with_ends(self, ends: Ends) -> Calling:
+        """The same with the inputs and outputs that chains add."""
+        inputs, outputs = (*self.inputs, *[None for _ in ends.inputs]), (*self.outputs, *[None for _ in ends.outputs])
+        return replace(self, inputs=inputs, outputs=outputs)
+
+    def without_ends(self, signature: Signature) -> Calling:
+        """The same for a signature without chains, whose inputs and outputs come last."""
+        inputs, outputs = self.inputs[: len(signature.inputs)], self.outputs[: len(signature.outputs)]
+        return replace(self, inputs=inputs, outputs=outputs)
+
 
 @dataclass(frozen=True, eq=False)
 class Program:
@@ -68,7 +79,7 @@ class Program:
     @cached_property
     def halves(self) -> Halves:
         """Forward and backward, and what is saved between them."""
-        return split(self.graph, self.signature, self.first_phase)
+        return split(*unlinked(self.graph, self.signature), self.first_phase)
 
     @property
     def forward(self) -> fx.GraphModule:
@@ -81,7 +92,11 @@ class Program:
         return self.halves.backward
 
     def __call__(self, *values: Any) -> tuple[Any, ...]:
-        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed."""
+        """Run the whole graph on inputs and tangents, in the order of the signature; nothing is written or replayed.
+
+        Tokens hold no data: they may be left out.
+        """
+        values = tuple(self.signature.filled(values))
         mismatches = self.signature.mismatches(values)
         if mismatches:
             raise GuardError(
@@ -120,6 +135,14 @@ class Program:
         if not has_marks(self.graph.graph) and not has_marks(first.graph.graph):
             return self
         return self.with_graph(marked_alike(self.graph, first.graph.graph, first.first_phase))
+
+    def relinked(self) -> Program:
+        """The program with chains that follow the order of its graph, for a pass that adds or moves random ops or
+        effects on purpose."""
+        graph, signature = unlinked(self.graph, self.signature)
+        calling, ends = self.calling.without_ends(signature), link(graph.graph)
+        signature = Signature((*signature.inputs, *ends.inputs), (*signature.outputs, *ends.outputs))
+        return replace(self, graph=graph, signature=signature, calling=calling.with_ends(ends))
 
     def apply(self, passes: tuple[Callable[[Program], Program], ...]) -> Program:
         """The program after each pass in turn, checked after each: a pass breaks no rule that held before."""

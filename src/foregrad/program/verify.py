@@ -12,11 +12,13 @@ from torch import fx
 from foregrad.errors import ProgramError
 from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
+from foregrad.program.chains import broken_links
 from foregrad.program.clean import is_view
 from foregrad.program.marks import broken_marks
 from foregrad.record.ghosts import HIDDEN_WRITES
 from foregrad.substrate import OpOverload
 from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
+from foregrad.words.tokens import after
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ def _only_ops(program: Checked) -> Iterator[str]:
 
 
 def _is_op(target: Any) -> bool:
-    return isinstance(target, (OpOverload, Pure, Replay)) or target in (operator.getitem, rng_state)
+    return isinstance(target, (OpOverload, Pure, Replay)) or target in (operator.getitem, after, rng_state)
 
 
 def _no_writes(program: Checked) -> Iterator[str]:
@@ -120,4 +122,5 @@ RULES: dict[str, Rule] = {
     "results share no memory": _no_hidden_alias,
     "forward does not wait for backward": _forward_first,
     "what is marked can be recomputed": lambda program: iter(broken_marks(program.graph)),
+    "draws and effects are in order": lambda program: broken_links(program.graph, program.signature),
 }

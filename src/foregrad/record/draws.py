@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.generators import identity
 
 #: One generator is the default of all threads.
 _one_at_a_time = threading.RLock()
@@ -63,9 +64,9 @@ class Draws:
         with _one_at_a_time:
             around, self._streams = self._streams, {}
             default = torch.default_generator
-            self._streams[_identity(default)] = _Stream(default, default.get_state(), default.initial_seed())
+            self._streams[identity(default)] = _Stream(default, default.get_state(), default.initial_seed())
             if self._drawn:  # a backward starts wherever the generator then is
-                self._streams[_identity(default)].move(next(self._places))
+                self._streams[identity(default)].move(next(self._places))
             try:
                 for generator in generators:
                     self._stream(generator)
@@ -92,12 +93,7 @@ class Draws:
         return None
 
     def _stream(self, generator: torch.Generator) -> _Stream:
-        if _identity(generator) not in self._streams:
-            self._streams[_identity(generator)] = stream = _Stream(generator, generator.get_state(), 0)
+        if identity(generator) not in self._streams:
+            self._streams[identity(generator)] = stream = _Stream(generator, generator.get_state(), 0)
             stream.move(next(self._places))
-        return self._streams[_identity(generator)]
-
-
-def _identity(generator: torch.Generator) -> int:
-    """Torch gives the ops one Python object after the other for a generator."""
-    return int(generator._cdata)  # type: ignore[attr-defined]
+        return self._streams[identity(generator)]

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from foregrad.record.devices import META, Device
+from foregrad.record.impure import effect_of, is_random
 from foregrad.substrate import (
     FUSED_OPTIMIZERS,
     DataDependentOutputException,
@@ -111,7 +112,7 @@ def kind_of(func: OpOverload) -> Kind:
         is_mutable=schema.is_mutable,
         changes_metadata=torch.Tag.inplace_view in func.tags or func in _METADATA_OPS,
         writes=tuple(writes),
-        is_random=torch.Tag.nondeterministic_seeded in func.tags,
+        is_random=is_random(func),
     )
 
 
@@ -156,6 +157,8 @@ class GhostTable:
         return found
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
+        if effect_of(func) is not None and not func._schema.returns:
+            return Outcome(None, ())
         is_elsewhere = _is_elsewhere((args, kwargs))
         if is_elsewhere and device == META:
             return _ask_meta(func, args, kwargs)
@@ -172,6 +175,10 @@ class GhostTable:
                 is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
                 if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
+            if effect_of(func) is not None:
+                raise NotImplementedError(
+                    f"{func} has effects, so it cannot be tried out; register a fake kernel for it"
+                )
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
             with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -235,6 +242,8 @@ def _ask(
             return given[-1]
         if isinstance(value, (list, tuple)):
             return type(value)(replaced(v) for v in value)
+        if isinstance(value, torch.Generator):
+            return torch.Generator(value.device)  # the user's stays where it is
         is_carrier = device is not None and isinstance(value, torch.device) and value.type == "meta"
         return device if is_carrier else value
 

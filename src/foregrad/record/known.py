@@ -9,6 +9,7 @@ import torch
 
 from foregrad.record.devices import Device
 from foregrad.record.ghosts import Made, Outcome, outcome_with
+from foregrad.record.impure import effect_of, is_random
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
@@ -109,7 +110,7 @@ class _Evaluation:
             if any(written.storage is storage for written in op.writes):
                 self._memory[storage] = root
                 args, kwargs = self._all(op.args), self._all(op.kwargs)
-                if args is None or kwargs is None or _is_random(op):
+                if args is None or kwargs is None or _is_impure(op):
                     return None
                 op.func(*args, **kwargs)
         return root
@@ -128,7 +129,7 @@ class _Evaluation:
             return None
         op = self._ops[root.op]
         args, kwargs = self._all(op.args), self._all(op.kwargs)
-        if args is None or kwargs is None or op.writes or op.renames is not None or _is_random(op):
+        if args is None or kwargs is None or op.writes or op.renames is not None or _is_impure(op):
             return None
         if any(alias.storage.num_writes for alias in aliases_in((op.args, op.kwargs))):
             return None  # what it was made from may have been something else then
@@ -152,5 +153,5 @@ class _Evaluation:
         return value
 
 
-def _is_random(op: Op) -> bool:
-    return torch.Tag.nondeterministic_seeded in op.func.tags
+def _is_impure(op: Op) -> bool:
+    return is_random(op.func) or effect_of(op.func) is not None

@@ -11,7 +11,9 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
+from foregrad.record.generators import Generators
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
+from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
     GIVES_SIZE_ON,
@@ -82,6 +84,7 @@ class Recorder(TorchDispatchMode):
         self._storage_of: dict[int, Storage] = {}
         self._origins = Origins(self._note_live)
         self.draws = Draws()
+        self.generators = Generators()
         self._num_aliases = 0
 
     supports_higher_order_operators = True  # to refuse them in words
@@ -230,7 +233,10 @@ class Recorder(TorchDispatchMode):
         if kind is Expression:
             key.append(type(value.value))
             return value
-        key.append(kind if kind is torch.Generator else object())  # of another type: never the same twice
+        if kind is torch.Generator:
+            key.append(kind)
+            return self.generators.of(value, self._where)
+        key.append(object())  # an argument of another type: never the same twice
         return value
 
     def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
@@ -332,13 +338,17 @@ class Recorder(TorchDispatchMode):
         for alias in writes:
             alias.storage.num_writes += 1
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
-        redraws = self._repeats(index, key, op_args, op_kwargs) if kind.is_random else None
+        redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)
         return result
 
-    def _repeats(self, index: int, key: Any, args: Any, kwargs: Any) -> int | None:
-        generators = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]
-        return self.draws.repeats(index, key, generators[0] if generators else None, self._where)
+    def _draw(self, index: int, func: OpOverload, key: Any, args: Any, kwargs: Any) -> int | None:
+        """The earlier op whose numbers an op repeats; None if it draws new ones."""
+        if not draws(func, args, kwargs):
+            return None
+        generator = generator_in(args, kwargs)
+        self.generators.note(generator)
+        return self.draws.repeats(index, key, generator, self._where)
 
     def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""

@@ -109,8 +109,8 @@ class Recording:
         self.structure: TreeSpec
         self.leaves_grad_mode = True
 
-    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any, reach: Sequence[Any] = ()) -> None:
-        """Run the function on the ghosts of its arguments; `reach` are the values of variables that it reads."""
+    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
+        """Run the function on the ghosts of its arguments."""
         leaves, structure = tree_flatten((args, kwargs))
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         mode = torch.is_grad_enabled()
@@ -122,7 +122,7 @@ class Recording:
                 with (
                     no_saved_tensor_hooks(),
                     repeatable_checkpoints(),
-                    self.recorder.draws.run(self.definition, [v for v in (*leaves, *reach) if _is_generator(v)]),
+                    self.recorder.draws.run(self.definition, self.recorder.generators.all),
                     self.modules.watch(),
                     self._numbers(),
                     self.recorder,
@@ -283,7 +283,7 @@ class Recording:
             uninitialized_memory_untouched(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
-            self.recorder.draws.run(self.definition),
+            self.recorder.draws.run(self.definition, self.recorder.generators.all),
             torch.autograd.set_detect_anomaly(False),
             self.recorder,
             self.intercept,
@@ -301,10 +301,6 @@ class Recording:
         ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
-
-
-def _is_generator(value: Any) -> bool:
-    return isinstance(value, torch.Generator)
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:

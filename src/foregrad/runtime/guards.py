@@ -54,6 +54,7 @@ class Assumptions:
     locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
     variables: tuple[Variable, ...]  # variables of the function's closure
+    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
@@ -83,6 +84,8 @@ class GuardWriter:
         for outer in self.assumed.outer:
             if id(outer.real) not in self.bound:
                 self._wrapper(self._locate(outer), outer)
+        for kept in self.assumed.generators:
+            self.miss_if(f"{kept.emit(self.source)} is not {self.source.name('generator', kept.value)}")
         state = StateReader(self.assumed.declared, self.source, self.bound)
         grads = {grad for _, grad in self.assumed.grads}
         for lifted in self.assumed.lifted:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import CellType
+from types import CellType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -102,6 +102,33 @@ def _places(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> I
     for variable in variables(function):
         if isinstance(variable.value, torch.Tensor):
             yield variable.value, Location("closure", variable.name, variable.owner, variable.key)
+
+
+def generators(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> list[Variable]:
+    """Where generators are kept: variables of a function and of functions that it can reach, attributes of modules."""
+    found: list[Variable] = []
+    tops, functions = list(modules.values()), [function]
+    seen = {id(module) for _, module in tops} | {id(function)}
+    while tops or functions:
+        reached = variables(functions.pop()) if functions else _attributes(*tops.pop())
+        for one in reached:
+            if isinstance(one.value, torch.Generator):
+                found.append(one)
+            elif id(one.value) not in seen and isinstance(one.value, (FunctionType, MethodType, torch.nn.Module)):
+                seen.add(id(one.value))
+                if isinstance(one.value, torch.nn.Module):
+                    tops.append((one.name, one.value))
+                elif not (one.value.__module__ or "").startswith("torch."):
+                    functions.append(one.value)
+    return found
+
+
+def _attributes(prefix: str, top: torch.nn.Module) -> Iterator[Variable]:
+    """Attributes of a module and of those inside it, and the functions that they run."""
+    for path, module in top.named_modules(prefix=prefix):
+        for key, value in vars(module).items():
+            yield Variable(f"{path}.{key}" if path else key, vars(module), key, value)
+        yield Variable("forward", vars(type(module)), "forward", type(module).forward)
 
 
 def variables(function: Any) -> list[Variable]:

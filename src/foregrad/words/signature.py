@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.words.spec import NumberSpec, Spec
+from foregrad.words.tokens import TOKEN_ROLES
 
 #: What an input of a program can be.
 INPUT_ROLES = {
@@ -22,6 +23,10 @@ INPUT_ROLES = {
     "number": "a number of Python's, read from declared state or computed from such numbers, at each call",
     "tangent": "the gradient that arrives for an output or a written input",
     "saved": "a value that forward kept for backward",
+    "rng": "the state of a generator: that of a device, or one of the user's, by its name",
+    "rng in backward": "the same when backward runs",
+    "token": "the world before the first effect of a kind",
+    "token in backward": "the same when backward runs",
 }
 
 #: What an output of a program can be.
@@ -31,6 +36,10 @@ OUTPUT_ROLES = {
     "grad": "the gradient of an input",
     "write in backward": "the new contents of an input, written while backward runs",
     "saved": "a value kept for backward",
+    "rng": "the state of a generator after the last draw",
+    "rng in backward": "the same after backward",
+    "token": "the world after the last effect of a kind",
+    "token in backward": "the same after backward",
 }
 
 
@@ -64,6 +73,11 @@ class Signature:
 
     inputs: tuple[Input, ...]
     outputs: tuple[Output, ...]
+
+    def filled(self, values: Sequence[Any]) -> Sequence[Any]:
+        """Values with nothing for each token, which come last, if only the others are given."""
+        num = len(self.inputs_of(*TOKEN_ROLES))
+        return (*values, *[None] * num) if len(values) + num == len(self.inputs) else values
 
     def mismatches(self, values: Sequence[Any]) -> list[str]:
         """What is wrong with values that are to be the inputs, one line each."""

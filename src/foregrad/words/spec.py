@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -51,6 +52,10 @@ class Spec:
         if 0 in self.shape:
             return 0
         return 1 + sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+
+    @property
+    def num_elements(self) -> int:
+        return math.prod(self.shape)
 
     @property
     def is_dense(self) -> bool:
@@ -104,6 +109,23 @@ class NumberSpec(Spec):
 
     def __str__(self) -> str:
         return "float" if self.dtype == torch.float64 else "int"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenSpec(Spec):
+    """What stands for the state of a generator or of the world: it holds no data."""
+
+    kind: str = "token"
+
+    @staticmethod
+    def make(kind: str = "token") -> TokenSpec:
+        return TokenSpec((), (), torch.bool, kind=kind)
+
+    def matches(self, other: object) -> bool:
+        return other == "NoneType"
+
+    def __str__(self) -> str:
+        return self.kind
 
 
 def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
