@@ -217,7 +217,8 @@ def tell_it_steps(optimizer: torch.optim.Optimizer) -> None:
 def composite_of(func: OpOverload) -> Callable[..., Any] | None:
     """The kernel of an op that is made of other ops, by which autograd takes it apart; None if it has another one."""
     key = DispatchKey.CompositeImplicitAutograd
-    return functools.partial(func._op_dk, key) if func.has_kernel_for_dispatch_key(key) else None
+    has_one = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key)
+    return functools.partial(func._op_dk, key) if has_one else None
 
 
 def fake_mode_is_on() -> bool:
