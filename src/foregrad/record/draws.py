@@ -23,16 +23,14 @@ from foregrad.record.generators import identity
 #: One generator is the default of all threads.
 _one_at_a_time = threading.RLock()
 
-_SEEDS = (
-    "the function seeds the random number generator, or sets it to a state of its own; a program would draw other "
-    "numbers.\n{where}\nSeed it outside, or pass a generator."
-)
+_DEFAULT = "the random number generator"
 
 
 @dataclass
 class _Stream:
-    """A generator in use: its state on entry, and the place up to which the program has drawn."""
+    """A generator in use: its name, its state on entry, and the place up to which the program has drawn."""
 
+    name: str
     generator: torch.Generator
     state: torch.Tensor
     at: int
@@ -49,6 +47,12 @@ class _Stream:
             return None
         return self.generator.initial_seed()
 
+    def refusal(self, where: str) -> CaptureError:
+        return CaptureError(
+            f"the function seeds {self.name}, or sets its state; a program would draw other numbers.\n{where}\n"
+            "Seed it outside, or pass a generator that is seeded there."
+        )
+
 
 class Draws:
     """Every random op met so far, by the place at which it draws."""
@@ -59,20 +63,21 @@ class Draws:
         self._streams: dict[int, _Stream] = {}
 
     @contextmanager
-    def run(self, where: str, generators: Iterable[torch.Generator] = ()) -> Iterator[None]:
+    def run(self, where: str, generators: Iterable[tuple[str, torch.Generator]]) -> Iterator[None]:
         """Record a forward or a backward, which may use these generators; in the end every generator is as it was."""
         with _one_at_a_time:
             around, self._streams = self._streams, {}
             default = torch.default_generator
-            self._streams[identity(default)] = _Stream(default, default.get_state(), default.initial_seed())
+            self._streams[identity(default)] = _Stream(_DEFAULT, default, default.get_state(), default.initial_seed())
             if self._drawn:  # a backward starts wherever the generator then is
                 self._streams[identity(default)].move(next(self._places))
             try:
-                for generator in generators:
-                    self._stream(generator)
+                for name, generator in generators:
+                    self._add(name, generator)
                 yield
-                if any(stream.place != stream.at for stream in self._streams.values()):
-                    raise CaptureError(_SEEDS.format(where=where))
+                for stream in self._streams.values():
+                    if stream.place != stream.at:
+                        raise stream.refusal(where)
             finally:
                 for stream in self._streams.values():
                     stream.generator.set_state(stream.state)
@@ -80,11 +85,11 @@ class Draws:
 
     def repeats(self, index: int, look: Any, generator: torch.Generator | None, where: Callable[[], str]) -> int | None:
         """The op whose numbers op `index` draws again, if any has drawn at the place at which the generator is."""
-        stream = self._stream(torch.default_generator if generator is None else generator)
+        stream = self._streams[identity(torch.default_generator if generator is None else generator)]
         at = stream.place
         first, known, after = self._drawn.get(at, (None, look, -1)) if at is not None else (None, None, -1)
         if known != look or (first is None and at != stream.at):
-            raise CaptureError(_SEEDS.format(where=where()))
+            raise stream.refusal(where())
         if first is not None:
             stream.generator.manual_seed(after)
             return first
@@ -92,8 +97,6 @@ class Draws:
         stream.move(after)
         return None
 
-    def _stream(self, generator: torch.Generator) -> _Stream:
-        if identity(generator) not in self._streams:
-            self._streams[identity(generator)] = stream = _Stream(generator, generator.get_state(), 0)
-            stream.move(next(self._places))
-        return self._streams[identity(generator)]
+    def _add(self, name: str, generator: torch.Generator) -> None:
+        self._streams[identity(generator)] = stream = _Stream(name, generator, generator.get_state(), 0)
+        stream.move(next(self._places))

@@ -30,8 +30,8 @@ class Generators:
             self._known.setdefault(identity(generator), _Known(name, generator))
 
     @property
-    def all(self) -> tuple[torch.Generator, ...]:
-        return tuple(known.generator for known in self._known.values())
+    def all(self) -> tuple[tuple[str, torch.Generator], ...]:
+        return tuple((known.name, known.generator) for known in self._known.values())
 
     @property
     def drawn(self) -> dict[torch.Generator, str]:
