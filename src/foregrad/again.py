@@ -45,7 +45,7 @@ class Again:
         self._leaves = [Spec.of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._name = name
         self._record = record
-        self._modes = _Modes()
+        self._modes = Modes()
         self._lock = threading.Lock()
         self._made: CompiledStage | None = None
         self.expected = ""
@@ -67,7 +67,7 @@ class Again:
             return self._made
 
 
-class _Modes:
+class Modes:
     """The modes of torch in which a call is made: a backward is run in others."""
 
     def __init__(self) -> None:

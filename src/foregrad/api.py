@@ -11,6 +11,7 @@ import torch
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.compile import Compiled
+from foregrad.dynamic import Choice, checked, for_backend
 from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
 from foregrad.runtime.halves import Pass, Way
@@ -24,6 +25,7 @@ def compile(  # noqa: A001  the public name is fg.compile
     passes: Sequence[Pass] = (),
     rng: str = "eager",
     regions: str = "auto",
+    dynamic: Choice = None,
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
 ) -> Any:
@@ -39,11 +41,15 @@ def compile(  # noqa: A001  the public name is fg.compile
     `regions="auto"` compiles what repeats in the model once, "off" the model as a whole. Long work shows what it is
     doing; `progress=False` is quiet.
 
+    `dynamic` says which sizes of arguments vary, so that one program serves them all: None those that have changed
+    since the first capture, True all, False none, or `{"tokens": (1,)}` these dimensions by the name of the argument.
+
     `cache` is where compiled programs are kept for later processes, which then start without tracing: True is this
     user's folder, for the backends that compile; a path, a URL or an `fg.Cache` is used with any; False keeps nothing.
     """
     chosen = choose(backend, rng=rng, regions=regions)
-    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen))
+    varies = for_backend(checked(dynamic), chosen)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
     if isinstance(target, torch.nn.Module):
         return compile_module(target, way)
     if not callable(target):

@@ -27,6 +27,7 @@ from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
+from foregrad.record.sizes import Dimensions, Sizes
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
@@ -57,6 +58,8 @@ class Captured:
         self.stage.recording.inputs.release()
         self.stage.recording.recorder.values.mirror = None
         self.declared.release()
+        if self.stage.recording.sizes is not None:
+            self.stage.recording.sizes.release()
 
     @property
     def creates_state(self) -> bool:
@@ -95,19 +98,26 @@ def capture_call(
     state: tuple[Any, ...] = (),
     call: Callable[..., Any] | None = None,
     python: str | None = None,
+    varying: Dimensions | None = None,
 ) -> Captured:
     """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
-    the call is a step, and whether what it changes in Python is refused.
+    the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols.
     """
     with no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
-        return _capture_call(target, args, kwargs, state, call, python)
+        return _capture_call(target, args, kwargs, state, call, python, varying)
 
 
 def _capture_call(
-    target: Any, args: Any, kwargs: Any, state: tuple[Any, ...], call: Any, python: str | None
+    target: Any,
+    args: Any,
+    kwargs: Any,
+    state: tuple[Any, ...],
+    call: Any,
+    python: str | None,
+    varying: Dimensions | None,
 ) -> Captured:
     function, body = _function_of(target)
-    recording = Recording({}, definition(body))
+    recording = Recording({}, definition(body), Sizes(varying) if varying else None)
     arguments = bind_arguments(body, args, kwargs)
     recording.inputs.names = argument_names(arguments)
     modules = recording.modules
@@ -210,8 +220,9 @@ def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
 
 def _refuse_attributes(recording: Recording) -> None:
     """A Python attribute set on an input would be lost."""
+    attributes = () if recording.sizes is None else recording.sizes.attributes
     for lifted in recording.inputs.all:
-        names = [name for name in vars(lifted.ghost) if not name.startswith("_")]
+        names = [name for name in vars(lifted.ghost) if not name.startswith("_") and name not in attributes]
         if names:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "

@@ -15,6 +15,7 @@ import torch
 from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
 from foregrad.check import Checker, Compared, Verification
+from foregrad.dynamic import NOT_KEPT, Conditions, Dynamic, warn_of_many
 from foregrad.entries.trust import Signer
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.functionalize.effects import Copy
@@ -28,6 +29,7 @@ from foregrad.keys.program_key import contents_digest
 from foregrad.keys.sources import Sources, sources_of
 from foregrad.program.program import Program
 from foregrad.record.origins import definition
+from foregrad.record.sizes import Dimensions
 from foregrad.regions.regions import Regions, region_notes
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import Assumptions, GuardWriter
@@ -36,6 +38,7 @@ from foregrad.runtime.miss import MISS
 from foregrad.runtime.reasons import describe_call, reason_for
 from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
+from foregrad.twins import Twins
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings, part, watched
 
@@ -54,6 +57,7 @@ class Capture:
     record: Callable[[], CompiledStage]
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
+    conditions: Conditions | None = None  # where sizes vary
 
     @property
     def stage(self) -> CompiledStage:
@@ -87,6 +91,7 @@ class Compiled:
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
+        self._dynamic = Dynamic(way.dynamic)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -103,15 +108,17 @@ class Compiled:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
+            warn_of_many(self.name, [made.reason for made in self.captures], self._advice)
             sources = self._sources(args, kwargs)
             found = self._find(sources, args, kwargs)
             if isinstance(found, Capture):
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
+                    self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
-            made = self._new_capture(args, kwargs, self.way, found)
+            made = self._best_capture(args, kwargs, found)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
@@ -140,7 +147,7 @@ class Compiled:
 
     def _options(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {}
+        return {"dynamic": self.way.dynamic}
 
     def _places(self) -> Places:
         return Places(self._state(), self._target)
@@ -229,24 +236,53 @@ class Compiled:
 
     # -- capturing --------------------------------------------------------------------------------------
 
-    def _new_capture(self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None) -> Capture:
+    def _best_capture(self, args: Any, kwargs: Any, origin: Origin) -> Capture:
+        """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
+        if self.way.dynamic is False:
+            return self._new_capture(args, kwargs, self.way, origin)
+        plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, None
+        if plan.dims:
+            try:
+                way = replace(self.way, cache=None)
+                found = replace(origin, reasons=(*origin.reasons, NOT_KEPT)) if self.way.cache is not None else origin
+                made = self._new_capture(args, kwargs, way, found, plan.dims)
+            except Exception as error:  # noqa: BLE001  what the function itself raises, it raises below
+                refusal = error
+        made = made or self._new_capture(args, kwargs, self.way, origin)
+        self._dynamic.add(plan, made.conditions, refusal)
+        why = self._dynamic.why_fixed(plan)
+        return replace(made, reason=(plan.reason or made.reason) + (f"; {why}" if why else ""))
+
+    def _new_capture(
+        self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
+    ) -> Capture:
         timings = Timings()
         with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
-                captured = self._record(args, kwargs)
+                captured = self._record(args, kwargs, dims)
+            twins = self._twins(captured, args, kwargs, way, dims) if dims else None
             with part("passes"):
                 program = captured.program.apply(way.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures])
-            return self._make(
+            made = self._make(
                 captured, way, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
             )
+            if twins is not None:
+                made.stage.twin, twins.expected = twins, str(made.program)
+            return made
+
+    def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
+        quiet = replace(way, shows_progress=False)
+        return Twins(
+            captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
+        )
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         return make_capture(captured, way, *rest)
 
-    def _record(self, args: Any, kwargs: Any) -> Captured:
-        return capture_call(self._target, args, kwargs)
+    def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        return capture_call(self._target, args, kwargs, varying=dims)
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
         """Compare a call with the same ops run one by one on the same data; nothing is written, no generator moves.
@@ -280,6 +316,9 @@ class Compiled:
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 
     _kind = "function"
+    _advice = (
+        "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
+    )
 
     def _state(self) -> tuple[Any, ...]:
         """The modules, optimizers and tensors whose contents the programs read and write."""
@@ -316,7 +355,7 @@ def make_capture(
     origin: Origin,
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
-    source = Source()
+    source, sizes = Source(), captured.stage.recording.sizes
     source.namespace["MISS"] = MISS
     with claimed_halves(way.cache, program, way, origin) as halves:
         with source.block("def call(args, kwargs):"):
@@ -325,6 +364,7 @@ def make_capture(
             CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled)
     captured.release()
+    conditions = None if sizes is None else Conditions.of(sizes)
     return Capture(
         reason=reason,
         call=source.load("call"),
@@ -335,6 +375,7 @@ def make_capture(
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
         program_key=halves.key,
+        conditions=conditions,
     )
 
 
@@ -357,4 +398,5 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,
         numbers=captured.numbers,
+        sizes=captured.stage.recording.sizes,
     )

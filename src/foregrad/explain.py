@@ -28,6 +28,7 @@ class Explained:
     def lines(self) -> list[str]:
         lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
         lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
+        lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
         if self.nearest is not None:
             lines.append(f"   what differs from the nearest entry, {self.nearest[:12]}:")
             lines += [f"     {line}" for one in self.differences for line in str(one).splitlines()]

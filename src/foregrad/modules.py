@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy as is_uninitialized
 
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Compiled
+from foregrad.record.sizes import Dimensions
 from foregrad.runtime.halves import Way
 
 #: What a compiled module has beside everything that its module has.
@@ -88,8 +89,8 @@ class ForwardOf(Compiled):
     def _state(self) -> tuple[Any, ...]:
         return (self.target,)
 
-    def _record(self, args: Any, kwargs: Any) -> Captured:
-        return capture_call(self.target, args, kwargs, call=self._forward)
+    def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        return capture_call(self.target, args, kwargs, call=self._forward, varying=dims)
 
 
 def _class_for(module: torch.nn.Module, way: Way) -> type:

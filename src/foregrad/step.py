@@ -20,12 +20,10 @@ from foregrad.errors import CaptureError
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
 from foregrad.record.scaler import CreatesState
+from foregrad.record.sizes import Dimensions
 from foregrad.runtime.halves import Pass, Way
 from foregrad.store.cache import Cache
 from foregrad.substrate import tell_it_steps
-
-#: After as many captures a step probably depends on a number that changes at each call.
-_MANY_CAPTURES = 8
 
 
 def step(
@@ -93,6 +91,7 @@ class Step(Compiled):
         self._does_more = False  # whether the last capture did something in Python
 
     _kind = "step"
+    _advice = "Keep what changes at each call outside the step."
 
     def _state(self) -> tuple[Any, ...]:
         return self.state
@@ -117,13 +116,8 @@ class Step(Compiled):
         except CreatesState:
             return self._target(*args, **kwargs)
 
-    def _record(self, args: Any, kwargs: Any) -> Captured:
+    def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python)
-        if len(self.captures) == _MANY_CAPTURES:
-            reason = (
-                f"{self.name} was captured {_MANY_CAPTURES} times; the last time because {self.captures[-1].reason}"
-            )
-            warnings.warn(f"{reason}.\nKeep what changes at each call outside the step.", stacklevel=5)
         self._does_more = bool(captured.changes)
         new = [change for change in captured.changes if change.name not in self._named]
         if new and self._python != "allow":

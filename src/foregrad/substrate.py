@@ -26,6 +26,7 @@ from torch._C._autograd import _unsafe_set_version_counter as _set_version_count
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
 from torch._C._dynamo.guards import assert_size_stride as check_layout
 from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._dispatch.python import enable_python_dispatcher as symbolic_kernels
 from torch._library.simple_registry import singleton as _registered
 from torch._ops import HigherOrderOperator, OpOverload
 from torch._subclasses.fake_tensor import (
@@ -106,6 +107,7 @@ __all__ = [
     "saved_by",
     "set_version",
     "set_versions",
+    "symbolic_kernels",
     "tell_it_steps",
     "tree_flatten",
     "tree_flatten_with_path",

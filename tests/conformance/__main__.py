@@ -34,6 +34,10 @@ def main() -> int:
         results += _run(_sweep(title), options, console)
         console.print(f"{title}: {time.monotonic() - started:.0f} s")
     _print(results, console)
+    if options.dynamic and options.jobs == 1:
+        captures = [capture for compiled in judge.DYNAMIC for capture in compiled.captures]
+        count = sum(capture.conditions is not None for capture in captures)
+        console.print(f"sizes vary in {count} of {len(captures)} captured programs")
     return 1 if any(result.status is Status.FAILED for result in results) else 0
 
 
@@ -44,6 +48,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--sample", metavar="N", type=int, default=1, help="every Nth name")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="worker processes")
     parser.add_argument("--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness")
+    parser.add_argument("--dynamic", action="store_true", help="let all sizes of arguments vary")
     return parser.parse_args()
 
 
@@ -62,7 +67,7 @@ def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Re
     names = sweep.names()[:: options.sample]
     if options.only:
         names = tuple(fnmatch.filter(sweep.names(), options.only))
-    compile_fn = SUBJECTS[options.subject]
+    compile_fn = judge.foregrad_dynamic if options.dynamic else SUBJECTS[options.subject]
     run = _in_turn(sweep.title, names, compile_fn)
     if options.jobs > 1:
         run = _side_by_side(sweep.title, names, compile_fn, options.jobs)

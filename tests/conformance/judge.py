@@ -70,6 +70,18 @@ def foregrad(target: Any) -> Any:
     return fg.compile(target, backend="eager")
 
 
+def foregrad_dynamic(target: Any) -> Any:
+    """All sizes of arguments vary, where they can."""
+    import foregrad as fg
+
+    DYNAMIC.append(fg.compile(target, backend="eager", dynamic=True))
+    return DYNAMIC[-1]
+
+
+DYNAMIC: list[Any] = []
+"""What was compiled so, in this process."""
+
+
 def judge(group: str, name: str, trials: Iterable[Trial], compile_fn: Compile) -> Result:
     """The first failure, else the first refusal, else passed. A target is compiled once for its trials."""
     is_compiled, compile_once = compile_fn is not eager, functools.cache(compile_fn)

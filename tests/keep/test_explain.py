@@ -19,7 +19,7 @@ def scaled(scale: float, cache: fg.Cache):
     def scales(x):
         return x * scale
 
-    return fg.compile(scales, backend="eager", cache=cache)
+    return fg.compile(scales, backend="eager", cache=cache, dynamic=False)
 
 
 @pytest.fixture

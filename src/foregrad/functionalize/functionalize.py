@@ -24,6 +24,7 @@ from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in
+from foregrad.words.size import VARYING, Formula, Size, sizes_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -65,7 +66,7 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
-        self.number: Callable[[Expression], fx.Node]  # the input that brings a number
+        self.number: Callable[[Expression | Size | Formula], fx.Node]  # the input that brings a number
         self.generator: Callable[[torch.Generator], fx.Node]  # the constant that is a generator
 
     # -- inputs ---------------------------------------------------------------------------------------
@@ -347,6 +348,8 @@ class Functionalizer:
         return node
 
     def _call(self, func: Any, args: Any, kwargs: Any, origin: Op | None = None) -> fx.Node:
+        if sizes_in((args, kwargs)):
+            args, kwargs = self._with_numbers(args), self._with_numbers(kwargs)
         node = self.graph.create_node("call_function", func, args, kwargs, name=_short_name(func))
         op = origin or self._op
         node.meta["phase"] = self.phase
@@ -355,6 +358,14 @@ class Functionalizer:
         node.meta["key"] = (self._op.index if self._op is not None else -1 - self.phase, self._num_emitted)
         self._num_emitted += 1
         return node
+
+    def _with_numbers(self, value: Any) -> Any:
+        """Arguments with inputs for sizes that vary."""
+        if isinstance(value, VARYING):
+            return self.number(value)
+        if isinstance(value, (list, tuple)):
+            return type(value)(self._with_numbers(v) for v in value)
+        return {k: self._with_numbers(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     def _item(self, node: fx.Node, place: int) -> fx.Node:
         key = (node, place)

@@ -6,6 +6,7 @@ import torch
 
 from foregrad.functionalize.variants import has_in_place, is_pointwise, writes_out
 from foregrad.record.trace import Alias, Op, aliases_in
+from foregrad.words.size import sizes_in, value_of
 
 _FEW = 1 << 20
 
@@ -15,7 +16,7 @@ def share_elements(a: Alias, b: Alias) -> bool:
     (a_start, a_end), (b_start, b_end) = _byte_range(a), _byte_range(b)
     if a_end <= b_start or b_end <= a_start:
         return False
-    if a.dtype != b.dtype or a.spec.extent > _FEW or b.spec.extent > _FEW:
+    if a.dtype != b.dtype or sizes_in((a.geometry, b.geometry)) or a.spec.extent > _FEW or b.spec.extent > _FEW:
         return True
     return bool(torch.isin(_places(a), _places(b)).any())
 
@@ -28,6 +29,8 @@ def covered(alias: Alias, by: list[Alias]) -> bool:
         start, end = _byte_range(alias)
         ranges = [_byte_range(other) for other in by if other.spec.is_dense]
         return any(other_start <= start and end <= other_end for other_start, other_end in ranges)
+    if sizes_in([alias.geometry, *(other.geometry for other in by)]):
+        return False  # nobody knows
     if alias.spec.extent > _FEW or any(other.spec.extent > _FEW for other in by):
         return True
     inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64, device="cpu")
@@ -38,7 +41,8 @@ def overlaps_itself(alias: Alias) -> bool:
     """Whether two indices of an alias may be one element: each stride must reach past what the smaller ones span."""
     reach = 0
     for stride, size in sorted(
-        (stride, size) for size, stride in zip(alias.size, alias.stride, strict=True) if size > 1
+        ((stride, size) for size, stride in zip(alias.size, alias.stride, strict=True) if size > 1),
+        key=lambda pair: (value_of(pair[0]), value_of(pair[1])),
     ):
         if stride <= reach:
             return 0 not in alias.size

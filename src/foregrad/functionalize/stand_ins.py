@@ -9,6 +9,7 @@ import torch
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
+from foregrad.words.size import Formula, thawed
 
 
 def look_of(value: Any) -> list[Any]:
@@ -23,7 +24,7 @@ def look_of(value: Any) -> list[Any]:
         return [object()]
     if isinstance(value, Expression):
         return [type(value.value)]
-    if isinstance(value, ItemOf):
+    if isinstance(value, (ItemOf, Formula)):
         return [float]
     return [type(value), value]
 
@@ -31,9 +32,10 @@ def look_of(value: Any) -> list[Any]:
 def stand_ins(value: Any) -> Any:
     """Tensors and numbers in the place of recorded ones."""
     if isinstance(value, Alias):
-        return torch.empty_strided(value.size, value.stride, dtype=value.dtype, device=value.storage.handle.device)
+        device = value.storage.device if value.storage.device.type == "cpu" else value.storage.handle.device
+        return torch.empty_strided(thawed(value.size), thawed(value.stride), dtype=value.dtype, device=device)
     if isinstance(value, (list, tuple)):
         return [stand_ins(v) for v in value]
-    if isinstance(value, ItemOf):
+    if isinstance(value, (ItemOf, Formula)):
         return 1.0
-    return value.value if isinstance(value, Expression) else value
+    return value.value if isinstance(value, Expression) else thawed(value)

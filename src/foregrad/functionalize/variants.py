@@ -161,10 +161,12 @@ def _shape_of(func: OpOverload) -> list[tuple[str, str]]:
 def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.device | None) -> Spec:
     """What the pure form of a writing op returns for an argument that the op writes."""
     variant = variant_for(op)
-    key, ghosts = ("pure", func, *look_of(op.args), *look_of(op.kwargs)), variant.filled(stand_ins(op.args))
-    kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
+    key = ("pure", func, *look_of(op.args), *look_of(op.kwargs))
+    with table.making():
+        ghosts = variant.filled(stand_ins(op.args))
+        kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
     result = table.outcome(key, func, ghosts, kwargs, device).result
     made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
     if not isinstance(made, Made):
         return alias.spec
-    return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype)
+    return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype).frozen()

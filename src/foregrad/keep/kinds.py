@@ -15,7 +15,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "AutogradFunction": ("runtime.autograd", ("name", "forward", "backward")),
     "CompiledBackward": (
         "runtime.backward",
-        ("run", "saved", "num_gradients", "strides", "checks", "writes", "error"),
+        ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "at"),
     ),
     "Fitting": ("backends.guarded", ("run", "specs")),
     "FromList": ("backends.backend", ("run",)),
@@ -28,11 +28,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Pure": ("functionalize.variants", ("op",)),
     "RareBackward": (
         "runtime.rare",
-        ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end"),
+        ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end", "has_dims"),
     ),
     "Replay": ("functionalize.replay", ("op",)),
     "SameState": ("runtime.same", ("state",)),
-    "SameTensors": ("runtime.same", ("specs", "kinds")),
+    "SameTensors": ("runtime.same", ("specs", "kinds", "free")),
     "Spec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 

@@ -29,6 +29,7 @@ from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Input, Output, Signature
+from foregrad.words.size import VARYING, Formula, Size
 from foregrad.words.spec import NumberSpec, Spec, TokenSpec
 
 aten = torch.ops.aten
@@ -69,14 +70,14 @@ class _Builder:
     outputs: list[Output] = field(default_factory=list)
     nodes: list[fx.Node | None] = field(default_factory=list)
     given_out: set[fx.Node] = field(default_factory=set)
-    lifted: list[Lifted | Expression | None] = field(default_factory=list)
+    lifted: list[Lifted | Expression | Size | Formula | None] = field(default_factory=list)
     objects: list[int | None] = field(default_factory=list)
     places: dict[Alias, int] = field(default_factory=dict)
     used_names: set[str] = field(default_factory=set)
     last_input: fx.Node | None = None
     constants: dict[str, torch.Tensor | torch.Generator] = field(default_factory=dict)
     homes: dict[fx.Node, tuple[int, Alias]] = field(default_factory=dict)
-    numbers: dict[Expression, fx.Node] = field(default_factory=dict)
+    numbers: dict[Expression | Size | Formula, fx.Node] = field(default_factory=dict)
     generators: dict[torch.Generator, fx.Node] = field(default_factory=dict)
 
     def build(self, name: str) -> Program:
@@ -116,16 +117,17 @@ class _Builder:
                 continue  # its views are inputs of their own
             self._input(lifted.role, lifted.name, lifted.spec, lifted.alias, lifted)
 
-    def _number(self, expression: Expression) -> fx.Node:
+    def _number(self, number: Expression | Size | Formula) -> fx.Node:
         """The input that brings a number."""
-        if expression not in self.numbers:
-            spec = NumberSpec.of(expression.value)
+        if number not in self.numbers:
+            spec = NumberSpec.of(number.value)
             assert isinstance(spec, NumberSpec)
-            self.numbers[expression] = self._input("number", _short(expression.text), spec, None, expression)
-        return self.numbers[expression]
+            text = str(number) if isinstance(number, VARYING) else number.text
+            self.numbers[number] = self._input("number", _short(text), spec, None, number)
+        return self.numbers[number]
 
     def _input(
-        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | None
+        self, role: str, name: str, spec: Spec, alias: Alias | None, lifted: Lifted | Expression | Size | Formula | None
     ) -> fx.Node:
         graph = self.functional.graph
         with graph.inserting_after(self.last_input) if self.last_input is not None else graph.inserting_before():

@@ -26,13 +26,16 @@ from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import TreeSpec
 from foregrad.words.signature import Signature
+from foregrad.words.size import Formula, Size
 
 
 @dataclass(frozen=True, eq=False)
 class Calling:
     """How the values of a program hang together with the tensors of a call; not part of the listing."""
 
-    inputs: tuple[Lifted | Expression | None, ...]  # for each input of the graph; None for tangents and kept values
+    inputs: tuple[
+        Lifted | Expression | Size | Formula | None, ...
+    ]  # for each input of the graph; None for tangents and kept values
     outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
     gradients: tuple[Lifted | Outer, ...]  # inputs for which there is an output of role "grad", in that order
     tangents: tuple[int, ...]  # objects that the tangents belong to, in order

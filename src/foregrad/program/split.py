@@ -28,14 +28,15 @@ class Saved:
 
 @dataclass(frozen=True)
 class Halves:
-    """`forward(inputs) -> (*outputs, *values)` and `backward(*saved, *tangents) -> (*gradients, *writes)`."""
+    """`forward(inputs) -> (*outputs, *values)` and `backward(*saved, *numbers, *tangents) -> (*gradients, *writes)`."""
 
     forward: fx.GraphModule
     backward: fx.GraphModule
     inputs: tuple[int, ...]  # which inputs of the program the forward takes
     kept: tuple[Saved, ...]  # what the forward itself needs from earlier stages, after its inputs
     outputs: tuple[int, ...]  # which outputs of the program the forward gives
-    saved: tuple[Saved, ...]  # what backward takes first
+    saved: tuple[Saved, ...]  # tensors that backward takes first
+    numbers: tuple[int, ...]  # which inputs of the program backward takes next: sizes that vary, which forward has too
     tangents: tuple[int, ...]  # which inputs of the program (tangents, live ones) backward takes next
     gradients: tuple[int, ...]  # which outputs of the program backward gives
     read_again: frozenset[str]  # names of saved values that ops read which backward runs again
@@ -75,23 +76,25 @@ class _Splitter:
         late = [n for n in self.placeholders if self._is_late(n)]
         is_late, given_out = set(late), {o for o in self.forward_outputs if isinstance(o, fx.Node)}
         backward = self._half(self._is_late, self.backward_outputs)
-        boundary = [n for n in backward.boundary if n not in is_late]
+        numbers = [n for n in backward.boundary if n.meta.get("role") == "number"]
+        boundary = [n for n in backward.boundary if n not in is_late and n not in numbers]
         values = [n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first and n not in given_out]
         forward = self._half(
             lambda n: self._phase(n) == self.first and n.op != "placeholder", [*self.forward_outputs, *values]
         )
-        inputs = [n for n in self.placeholders if self._phase(n) == self.first and n not in is_late]
+        inputs = [n for n in self.placeholders if self._is_given(n) and n not in is_late]
         known = {*inputs, *forward.own, *forward.earlier}
         kept = [n for n in dict.fromkeys([*forward.boundary, *boundary]) if n not in known]
         kept.sort(key=self.order.__getitem__)
         place = {n: i for i, n in enumerate(self.placeholders)}
         return Halves(
             forward=self._extract("Forward", [*inputs, *kept], forward, [*self.forward_outputs, *values]),
-            backward=self._extract("Backward", [*boundary, *late], backward, self.backward_outputs),
+            backward=self._extract("Backward", [*boundary, *numbers, *late], backward, self.backward_outputs),
             inputs=tuple(place[n] for n in inputs),
             kept=tuple(self._describe(n, "kept", i) for i, n in enumerate(kept)),
             outputs=tuple(self.forward_places),
             saved=self._saved(boundary, inputs, kept, values),
+            numbers=tuple(place[n] for n in numbers),
             tangents=tuple(place[n] for n in late),
             gradients=tuple(self.backward_places),
             read_again=frozenset(
@@ -101,6 +104,9 @@ class _Splitter:
 
     def _phase(self, node: fx.Node) -> int:
         return int(node.meta.get("phase", 0))
+
+    def _is_given(self, node: fx.Node) -> bool:
+        return self._phase(node) == self.first or node.meta.get("role") == "number"
 
     def _is_late(self, node: fx.Node) -> bool:
         return self._phase(node) > self.first or node.meta.get("role") == "live"

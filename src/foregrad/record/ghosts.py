@@ -10,6 +10,7 @@ itself where it has tensors on the meta device.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -27,6 +28,7 @@ from foregrad.substrate import (
     UnsupportedOperatorException,
     neg_view,
     quiet_torch,
+    symbolic_kernels,
     uninitialized_memory_untouched,
 )
 
@@ -138,10 +140,15 @@ def written_places(func: OpOverload, args: Any, kwargs: Any) -> tuple[int | str,
 class GhostTable:
     """The sizes that each op gives to its results, learnt once for each way of calling it."""
 
-    def __init__(self) -> None:
+    def __init__(self, fakes: Any = None) -> None:
         self._outcomes: dict[Any, Outcome] = {}
         self._looks: dict[Any, int] = {}
-        self._fakes = FakeTensorMode(allow_non_fake_inputs=False)
+        self._fakes = fakes or FakeTensorMode(allow_non_fake_inputs=False)
+        self._has_symbols = fakes is not None
+
+    def making(self) -> AbstractContextManager[Any]:
+        """Where stand-ins of ghosts are made."""
+        return self._fakes if self._has_symbols else nullcontext()
 
     def number_of(self, look: Any) -> int:
         """A small number for what a tensor looks like: cheap to compare."""
@@ -165,7 +172,7 @@ class GhostTable:
         is_unsupported = False
         with quiet_torch():
             try:
-                with self._fakes, torch.no_grad():
+                with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
                     return _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
@@ -175,6 +182,8 @@ class GhostTable:
                 is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
                 if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
                     raise
+                if self._has_symbols:
+                    raise NotImplementedError(f"{func} with sizes that vary: {error}") from error
             if effect_of(func) is not None:
                 raise NotImplementedError(
                     f"{func} has effects, so it cannot be tried out; register a fake kernel for it"
@@ -313,7 +322,7 @@ def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
 
 def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
     """A ghost with the geometry of a real tensor over a given storage; no autograd view of anything."""
-    ghost = torch.empty(0, dtype=like.dtype, device=storage.device)
+    ghost = torch.empty(0, dtype=like.dtype, device=like.device if like.is_cpu else storage.device)
     return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())
 
 

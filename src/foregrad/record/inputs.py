@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -19,9 +19,10 @@ from foregrad.errors import CaptureError
 from foregrad.record.ghosts import ghost_over, ghost_storage
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.sizes import fakes
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer, make_outer
-from foregrad.substrate import no_dispatch_modes, version_of
+from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
@@ -126,7 +127,7 @@ class Inputs:
         found = self.find(real)
         if found is not None:
             return found.ghost
-        with no_dispatch_modes():
+        with no_dispatch_modes(), fakes(self._recorder.sizes):
             self._check_kind(real)
             if not is_wrapper(real):
                 return self._lift_new(real)
@@ -164,6 +165,8 @@ class Inputs:
             )
         elif not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
             what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
+        elif self._recorder.sizes is not None and (tensor.device.type != "cpu" or isinstance(tensor, FakeTensor)):
+            what, instead = "is not on the CPU", "Say dynamic=False; beside it sizes that vary cannot be"
         else:
             self._recorder.device.stand_for(tensor.device)
             return
@@ -174,6 +177,9 @@ class Inputs:
         if gets_no_gradient(real):
             self._lift_group([real], is_argument=is_argument)
             return self._by_id[id(real)]
+        sizes = self._recorder.sizes
+        if sizes is not None:
+            return self._add(real, sizes.ghost(real, self.names.get(id(real), "")), is_argument=is_argument)
         storage = ghost_storage(_end(real), real.device)
         return self._add(real, ghost_over(storage, real), is_argument=is_argument)
 
@@ -212,7 +218,7 @@ class Inputs:
                     slot = ghost = torch.nn.Parameter(ghost.detach())
             elif real.requires_grad:
                 slot = torch.empty_strided(
-                    real.size(), real.stride(), dtype=real.dtype, device=ghost.device
+                    ghost.size(), ghost.stride(), dtype=real.dtype, device=ghost.device
                 ).requires_grad_()
                 ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
             node = slot.view_as(slot).grad_fn if slot is not None else None  # none where autograd is off altogether
@@ -259,7 +265,7 @@ class Inputs:
             entry_node=ghost.grad_fn,
             version=version_of(ghost),
             is_argument=is_argument,
-            spec=Spec.of(real),
+            spec=replace(Spec.of(real), shape=alias.size, stride=alias.stride),
             is_leaf=real.is_leaf,
             is_view=real._base is not None,
             offset=int(real.storage_offset()),

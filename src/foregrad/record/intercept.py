@@ -17,6 +17,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foregrad.errors import CaptureError
 from foregrad.record.devices import ASKS
+from foregrad.record.faces import faced
 from foregrad.record.frames import user_frame
 from foregrad.record.ghosts import written
 from foregrad.record.grads import Grads
@@ -69,6 +70,8 @@ class Intercept(TorchFunctionMode):
             func, args, kwargs = elsewhere.inward(func, args, kwargs)
         if kwargs and self._recorder.values.mirror is not None:
             kwargs = {k: self._as_number(v) if k in ("alpha", "value") else v for k, v in kwargs.items()}
+        if func in SHAPES and self._recorder.sizes is not None:
+            return faced(func(*args, **kwargs))
         special = _SPECIAL.get(func)
         if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
             if not is_wrapper(args[0]):
@@ -257,6 +260,17 @@ _CHECKS = {
     torch.nn.functional.gaussian_nll_loss: {torch.ops.aten.any.default: False},
     torch.cov: _COV,
     Tensor.cov: _COV,
+}
+
+#: How Python asks for sizes.
+SHAPES = {
+    Tensor.shape.__get__,  # type: ignore[attr-defined]
+    Tensor.size,
+    Tensor.stride,
+    Tensor.numel,
+    Tensor.nelement,
+    Tensor.storage_offset,
+    torch.numel,
 }
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {

@@ -14,6 +14,7 @@ from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.substrate import OpOverload, no_dispatch_modes
+from foregrad.words.size import Size
 
 aten = torch.ops.aten
 
@@ -140,7 +141,7 @@ class _Evaluation:
         """Arguments with every alias replaced by its value; None if one has none."""
         if isinstance(value, Alias):
             return self.value(value)
-        if isinstance(value, (Expression, ItemOf)):
+        if isinstance(value, (Expression, ItemOf, Size)):
             return None
         if isinstance(value, torch.device):
             return torch.device("cpu")

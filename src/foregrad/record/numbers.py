@@ -232,6 +232,7 @@ _METHODS: dict[str, Any] = {
     "__str__": _told(str),
     "__format__": _told(format),
     "is_integer": lambda self: self.node.numbers.compute(float.is_integer, (self,)),
+    "numbers": property(lambda self: self.node.numbers),
     "__copy__": lambda self: self,
     "__deepcopy__": lambda self, memo: self,
 }
@@ -263,9 +264,10 @@ def numbers_in_math() -> Iterator[None]:
 
 def _over_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
-        number = next((a for a in args if isinstance(a, (Float, Int))), None)
+        symbols = (a for a in args if isinstance(a, (torch.SymFloat, torch.SymInt)) and hasattr(a, "numbers"))
+        number = next(symbols, None)
         if number is None or kwargs:
             return function(*args, **kwargs)
-        return number.node.numbers.compute(function, args)
+        return number.numbers.compute(function, args)
 
     return call

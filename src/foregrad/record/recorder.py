@@ -11,6 +11,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
+from foregrad.record.faces import formula_of, unfaced
 from foregrad.record.generators import Generators
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
 from foregrad.record.impure import draws, generator_in
@@ -24,6 +25,7 @@ from foregrad.record.known import (
 )
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
+from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
 from foregrad.record.values import Values
 from foregrad.record.wrapped_ops import op_on_wrapper, waited
@@ -36,10 +38,12 @@ from foregrad.substrate import (
     UnsupportedOperatorException,
     composite_of,
     fake_mode_is_on,
+    no_dispatch_modes,
     no_function_modes,
     num_function_modes,
     version_of,
 )
+from foregrad.words.size import frozen
 from foregrad.words.wrapped import is_wrapper, is_wrapper_type, parts
 
 aten = torch.ops.aten
@@ -63,11 +67,12 @@ class Recorder(TorchDispatchMode):
     `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
     """
 
-    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None = None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         if not hasattr(_tables, "ghosts"):
             _tables.ghosts = GhostTable()
-        self.table: GhostTable = _tables.ghosts
+        self.sizes = sizes
+        self.table: GhostTable = _tables.ghosts if sizes is None else GhostTable(sizes.mode)
         self._lift = lift
         self.device = Device()
         self.ops: list[Op] = []
@@ -114,7 +119,7 @@ class Recorder(TorchDispatchMode):
         storage = self._storage_of.get(tensor.untyped_storage()._cdata)
         if storage is None:
             return self.alias(self._lift(tensor))
-        geometry = geometry_of(tensor)
+        geometry = geometry_of(tensor, has_symbols=self.sizes is not None)
         for known in storage.aliases:
             if (known.geometry, known.bits) == geometry:
                 return self.take_for(tensor, known)
@@ -140,12 +145,12 @@ class Recorder(TorchDispatchMode):
         handle = tensor.untyped_storage()
         storage = storage or self._storage_of.get(handle._cdata)
         if storage is None:
-            device = self.device.shown(handle.device)
-            storage = Storage(len(self.storages), kind, handle, handle.nbytes(), device)
+            device = self.device.shown(tensor.device)
+            storage = Storage(len(self.storages), kind, handle, frozen(handle.nbytes()), device)
             self.storages.append(storage)
             self._storage_of[handle._cdata] = storage
         before = self._alias_of.get(id(tensor))
-        (size, stride, offset, dtype), bits = geometry_of(tensor)
+        (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)
         meta = self.table.number_of((size, stride, dtype, bits, storage.device))
         number = before.object if before is not None else len(self.objects)
         index, self._num_aliases = self._num_aliases, self._num_aliases + 1
@@ -180,6 +185,8 @@ class Recorder(TorchDispatchMode):
             raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
         if func.namespace in _SKIPPED:
             return func(*args, **kwargs)
+        if self.sizes is not None:
+            args, kwargs = unfaced(args), unfaced(kwargs)
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:
@@ -236,8 +243,23 @@ class Recorder(TorchDispatchMode):
         if kind is torch.Generator:
             key.append(kind)
             return self.generators.of(value, self._where)
+        if self.sizes is not None and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            return self._encode_symbol(value, key, given)
         key.append(object())  # an argument of another type: never the same twice
         return value
+
+    def _encode_symbol(self, value: Any, key: list[Any], given: list[torch.Tensor]) -> Any:
+        """A size that varies, or a number that is computed from such."""
+        if isinstance(value, torch.SymInt):
+            size = frozen(value)
+            key.append(size)
+            return size
+        formula = formula_of(value)
+        if formula is None:
+            return self._encode(bool(value), key, given)
+        self.values.numbers_used = True
+        key.append(float)
+        return formula
 
     def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
         result = func(*[self._ghost(a) for a in args], **kwargs)
@@ -398,7 +420,8 @@ class Recorder(TorchDispatchMode):
         """A tensor built from Python numbers inside the function: its data is part of the program."""
         ghost = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=real.device)
         alias = self.register(ghost, kind="constant")
-        self.constants[alias.storage] = real.detach()
+        with no_dispatch_modes():
+            self.constants[alias.storage] = real.detach()
         return ghost
 
     def _note_live(self, node: Any) -> None:
@@ -408,6 +431,10 @@ class Recorder(TorchDispatchMode):
                 storage = self._alias_of[id(value)].storage
                 if storage.kind == "input":
                     self.live.add(storage)
+
+    def here(self) -> str:
+        """The user's line that is running, or, in backward, the one that is being differentiated."""
+        return f"  at {self._origins.now(self.phase, self.module)}" if self.phase else where(self.module)
 
     def _where(self) -> str:
         return where(self.module)

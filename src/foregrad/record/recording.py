@@ -24,6 +24,7 @@ from foregrad.record.items import item_of, items_in_max_and_min
 from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
+from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.record.wrapped_results import Made, WrappedResults
 from foregrad.substrate import (
@@ -38,6 +39,7 @@ from foregrad.substrate import (
     tree_flatten_with_path,
     uninitialized_memory_untouched,
 )
+from foregrad.words.size import thawed
 from foregrad.words.spec import Spec, contiguous_stride
 from foregrad.words.wrapped import is_wrapper
 from foregrad.words.wrapping import Whole
@@ -94,9 +96,12 @@ class Backward:
 class Recording:
     """The user's function on ghosts: `outputs` is what it returned, `recorder.ops` what it did."""
 
-    def __init__(self, names: dict[int, str], definition: str) -> None:
+    def __init__(self, names: dict[int, str], definition: str, sizes: Sizes | None = None) -> None:
         self.definition = definition  # the line of the function, as a line of an error
-        self.recorder = Recorder(lambda real: self.inputs.lift(real))
+        self.sizes = sizes
+        self.recorder = Recorder(lambda real: self.inputs.lift(real), sizes)
+        if sizes is not None:
+            sizes.here = self.recorder.here
         self.inputs = Inputs(self.recorder)
         self.grads = Grads(self.recorder, self.inputs)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
@@ -115,7 +120,8 @@ class Recording:
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         mode = torch.is_grad_enabled()
         with uninitialized_memory_untouched():
-            self.inputs.lift_arguments(tensors, self.definition)
+            with fakes(self.sizes):
+                self.inputs.lift_arguments(tensors, self.definition)
             ghosts = [self._ghost(leaf) for leaf in leaves]
             ghost_args, ghost_kwargs = structure.unflatten(ghosts)
             try:
@@ -125,6 +131,7 @@ class Recording:
                     self.recorder.draws.run(self.definition, self.recorder.generators.all),
                     self.modules.watch(),
                     self._numbers(),
+                    fakes(self.sizes),
                     self.recorder,
                     self.intercept,
                 ):
@@ -144,7 +151,11 @@ class Recording:
 
     @contextmanager
     def _numbers(self) -> Iterator[None]:
-        """Python's own functions take the numbers of declared state, if there is any."""
+        """Python's own functions take the numbers of declared state, and sizes that vary, if there are any."""
+        if self.sizes is not None:
+            with numbers_in_math():
+                yield
+            return
         if self.recorder.values.mirror is None:
             yield
             return
@@ -185,6 +196,8 @@ class Recording:
                 self.outputs.append(leaf.node.tensor)
             elif expression_of(leaf) is not None:
                 self.outputs.append(leaf.node)
+            elif self.sizes is not None and self.sizes.varies(leaf):
+                self.outputs.append(self.sizes.plain(leaf))
             elif isinstance(leaf, _PLAIN_OUTPUTS):
                 self.outputs.append(leaf)
             else:
@@ -215,7 +228,7 @@ class Recording:
         phase = 1 if earlier is None else earlier.phase + 1
         for ghost, _ in self.intercept.retained:
             ghost.grad = None  # of another run of the engine
-        with uninitialized_memory_untouched(), no_dispatch_modes():
+        with uninitialized_memory_untouched(), no_dispatch_modes(), fakes(self.sizes):
             tangents = [
                 None
                 if stride is None
@@ -246,6 +259,8 @@ class Recording:
                         arrived[place] = extra if arrived[place] is None else arrived[place] + extra
             gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
+            if self.sizes is not None and not self.sizes.is_finished:
+                raise  # it may be right for plain sizes
             error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
         finally:
@@ -285,6 +300,7 @@ class Recording:
             no_saved_tensor_hooks(),
             self.recorder.draws.run(self.definition, self.recorder.generators.all),
             torch.autograd.set_detect_anomaly(False),
+            fakes(self.sizes),
             self.recorder,
             self.intercept,
         ):
@@ -298,12 +314,12 @@ class Recording:
         return len(ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
-        ghost = torch.empty_strided(source.size(), stride, dtype=source.dtype, device=source.device)
+        ghost = torch.empty_strided(source.size(), thawed(stride), dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
     """The strides that tangents most often have: those of what they belong to, if it fills its memory."""
-    specs = [Spec.of(source) for source in sources]
+    specs = [Spec.of(source).frozen() for source in sources]
     return tuple(s.stride if s.is_dense else contiguous_stride(s.shape) for s in specs)

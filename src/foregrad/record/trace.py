@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.substrate import OpOverload
+from foregrad.words.size import frozen, frozen_all
 from foregrad.words.spec import Spec
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
@@ -123,7 +124,10 @@ def aliases_in(value: Any) -> list[Alias]:
     return []
 
 
-def geometry_of(tensor: torch.Tensor) -> tuple[Geometry, int]:
+def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geometry, int]:
     """Where the elements of a tensor lie in its storage, and its conjugate and negative bits."""
     bits = tensor.is_conj() + 2 * tensor.is_neg() if tensor.is_complex() or tensor.is_neg() else 0
+    if has_symbols:
+        offset = frozen(tensor.storage_offset())
+        return (frozen_all(tensor.size()), frozen_all(tensor.stride()), offset, tensor.dtype), bits
     return (tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype), bits

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.faces import formula_of
 from foregrad.record.items import item_of
 from foregrad.record.known import known_value
 from foregrad.record.mirror import Mirror
@@ -106,7 +107,7 @@ def _without_numbers(value: Any) -> Any:
     found = expression_of(value)
     if found is not None:
         return found.value
-    if item_of(value) is not None:
+    if item_of(value) is not None or formula_of(value) is not None:
         return 1.0
     if isinstance(value, dict):
         return {k: _without_numbers(v) for k, v in value.items()}

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.backends.guarded import Guarded
+from foregrad.runtime.formulas import Dims
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.spec import restrided
 from foregrad.words.wrapped import coerced, is_wrapper
@@ -27,17 +28,21 @@ class CompiledBackward:
     writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
     error: Exception | None = None
     wholes: tuple[Whole | None, ...] = ()  # how each gradient is made; empty if all are plain
+    at: Callable[[Dims], tuple[Any, ...]] | None = None  # where sizes vary: these strides, and sizes that it takes
 
 
-def run_compiled(compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+def run_compiled(
+    compiled: CompiledBackward, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims
+) -> list[Any]:
     """Run a backward on what was saved and on the tangents that are defined."""
     defined = [t for t in tangents if t is not None]
     for i in compiled.checks:
         saved[i]
     values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
     with exclude_keys(BELOW_AUTOGRAD):
-        given = [restrided(t, stride) for t, stride in zip(defined, compiled.strides, strict=True)]
-        results = runner_for(compiled.run, given)(*values, *live, *given)
+        strides, numbers = (compiled.strides, ()) if compiled.at is None else compiled.at(dims)
+        given = [restrided(t, stride) for t, stride in zip(defined, strides, strict=True)]
+        results = runner_for(compiled.run, given)(*values, *numbers, *live, *given)
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)

@@ -23,10 +23,12 @@ from foregrad.runtime.epilogue import (
     emit_late_shifts,
     emit_steps,
     emit_version_shifts,
+    geometry_text,
     look,
     over_memory,
     set_mode,
 )
+from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.source import Source
@@ -41,6 +43,8 @@ from foregrad.substrate import (
     tree_unflatten,
     version_of,
 )
+from foregrad.words.size import VARYING, Formula, Size, sizes_in
+from foregrad.words.spec import Spec
 from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
@@ -66,11 +70,15 @@ class CallWriter:
         self.gradients = compiled.stage.inputs
         self.differentiable: list[Lifted | Outer] = [i for i in self._tensor_inputs() if i in self.gradients]
         self.differentiable += [outer for outer in self.gradients if isinstance(outer, Outer)]
-        self.rest = [lifted for lifted in self.inputs if lifted not in self.differentiable]
+        self.rest = [
+            given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)
+        ]
+        self.dims = dims_of(compiled.sizes)
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]
         self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
-        self.leading = ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
+        self.leading = ["dims"] * bool(self.dims)
+        self.leading += ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
         self.leading += ["watched"] * self.has_end
         self.standing = [str(ref) for ref in standing(self.calling, self._counters())] if compiled.stage.sources else []
         self.leading += ["standing"] * bool(self.standing)
@@ -78,7 +86,7 @@ class CallWriter:
         self.others = siblings(self.effects)
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
-    def _given(self, place: int) -> Lifted | Expression:
+    def _given(self, place: int) -> Lifted | Expression | Size | Formula:
         given = self.calling.inputs[place]
         assert given is not None
         return given
@@ -151,7 +159,7 @@ class CallWriter:
 
     def _arguments(self) -> str:
         live = "".join(f"o{number}, " for number in self.calling.live)
-        leading = ([f"({self._rest()})"] if self._rest() else []) + ([f"({live})"] if live else [])
+        leading = [f"({names})" for names in (self.dims, self._rest(), live) if names]
         lists = [*["watched"] * self.has_end, *["standing"] * bool(self.standing)]
         return ", ".join([*leading, *lists, *self._tensors()])
 
@@ -163,9 +171,11 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, given: Lifted | Outer | Expression) -> str:
+    def _name(self, given: Lifted | Outer | Expression | Size | Formula) -> str:
         if isinstance(given, Outer):
             return f"w{given.index}"
+        if isinstance(given, VARYING):
+            return repr(given)
         return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
@@ -207,7 +217,7 @@ class CallWriter:
             base = self.effects.returned[number]
             how = "detach" if self.effects.counters[number] == self.effects.counters[first] else "data"
             if base.alias.dtype != self.effects.returned[first].alias.dtype:
-                geometry = source.name("geometry", base.alias.geometry)
+                geometry = geometry_text(source, base.alias.geometry)
                 over = f"{source.name('over_memory', over_memory)}(o{first}, {geometry})"
                 source.line(f"o{number} = {over}{'' if how == 'detach' else '.data'}")
                 continue
@@ -224,13 +234,15 @@ class CallWriter:
         source = Source()
         names = ", ".join(["ctx", *self.leading, *self._tensors()])
         with source.block(f"def forward({names}):"):
+            if self.dims:
+                source.line(f"{self.dims}= ctx.dims = dims")
             if self._rest():
                 source.line(f"{self._rest()}= rest")
             self._run(source, without_grad=True)
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
-                source.line(f"c{i} = {source.name('carrier', carrier_of(lifted))}.detach()")
+                source.line(f"c{i} = {_carrier(source, lifted)}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
@@ -305,6 +317,8 @@ class CallWriter:
         with source.block(f"def backward({', '.join(['ctx', *names])}):"):
             if self.standing:
                 source.line(f"{source.name('check_standing', check_standing)}(ctx.standing)")
+            if self.dims:
+                source.line(f"{self.dims}= ctx.dims")
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
@@ -335,7 +349,9 @@ class CallWriter:
         if usual.saved or usual.checks:
             names = [f"s{i}" for i in range(len(self.halves.saved) + len(stage.checks) + len(self.carried))]
             source.line(f"{', '.join(names)}, = ctx.saved_tensors")
-        saved = [f"s{i}" for i in usual.saved] + [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
+        saved = [f"s{i}" for i in usual.saved]
+        saved += [self._name(self._given(place)) for place in self.halves.numbers]
+        saved += [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
         with self._below_autograd(source, self.halves.backward, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
@@ -357,6 +373,7 @@ class CallWriter:
             num_leading=len(self.leading),
             has_live=bool(self.calling.live),
             has_end=self.has_end,
+            has_dims=bool(self.dims),
         )
 
     # -- the result -------------------------------------------------------------------------------------
@@ -368,6 +385,14 @@ class CallWriter:
             return text
         unflatten = source.name("tree_unflatten", tree_unflatten)
         return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
+
+
+def _carrier(source: Source, given: Lifted | Outer) -> str:
+    """A tensor that looks like an input, without memory of its own."""
+    if isinstance(given, Lifted) and sizes_in(given.spec.shape):
+        zero = torch.zeros((), dtype=given.spec.dtype, device=given.spec.device)
+        return f"{source.name('carrier', zero)}.expand({given.spec.shape})"
+    return source.name("carrier", carrier_of(given))
 
 
 def carrier_of(given: Part | Outer) -> torch.Tensor:

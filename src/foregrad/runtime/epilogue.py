@@ -25,6 +25,7 @@ from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
 from foregrad.substrate import set_version, set_versions, version_of
 from foregrad.words.attached import Attached
+from foregrad.words.size import VARYING, sizes_in
 
 aten = torch.ops.aten
 
@@ -179,6 +180,14 @@ def over_memory(tensor: torch.Tensor, geometry: Any) -> torch.Tensor:
     return tensor.as_strided((num_items,), (1,), 0).view(dtype).as_strided(size, stride, offset).detach()
 
 
+def geometry_text(source: Source, geometry: Any) -> str:
+    """A geometry as generated code has it."""
+    if not sizes_in(geometry):
+        return source.name("geometry", geometry)
+    size, stride, offset, dtype = geometry
+    return f"({size}, {stride}, {offset!r}, {source.name('dtype', dtype)})"
+
+
 def _if_reached(hook: Callable[..., Any]) -> Callable[..., Any]:
     """A hook that is left alone by a backward that does not reach its tensor."""
     return lambda gradient: None if gradient is None else hook(gradient)
@@ -188,8 +197,8 @@ def look(name: str, geometry: Any, how: str) -> str:
     """An expression for the memory of a tensor in another geometry."""
     size, stride, offset, _ = geometry
     if how == "data":
-        return f"{name}.data.as_strided({size}, {stride}, {offset}).data"
-    strided = f"{name}.as_strided({size}, {stride}, {offset})"
+        return f"{name}.data.as_strided({size}, {stride}, {offset!r}).data"
+    strided = f"{name}.as_strided({size}, {stride}, {offset!r})"
     return strided + (".detach()" if how == "detach" else "")
 
 
@@ -204,6 +213,6 @@ def _arg(value: Any, source: Source) -> str:
         return f"o{value.object}"
     if isinstance(value, list):
         return "[" + ", ".join(_arg(v, source) for v in value) + "]"
-    if isinstance(value, (bool, int, str, type(None))):
+    if isinstance(value, (bool, int, str, type(None), *VARYING)):
         return repr(value)
     return source.name("k", value)

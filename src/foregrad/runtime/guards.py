@@ -17,15 +17,17 @@ import torch
 from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
+from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.overlap import Overlap
-from foregrad.runtime.same import SameState, SameTensors, same_tensors
+from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
+from foregrad.words.size import Size
 
 _PLAIN = (
     bool,
@@ -62,6 +64,7 @@ class Assumptions:
     unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores
+    sizes: Sizes | None  # that vary
 
 
 class GuardWriter:
@@ -103,6 +106,7 @@ class GuardWriter:
             self._grad(lifted, grad)
         self._modules()
         self._tensors()
+        self._sizes()
         state.values(self.assumed.numbers)
 
     def _declared(self, state: StateReader) -> None:
@@ -286,11 +290,12 @@ class GuardWriter:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
-        same = SameTensors.of(reals)
+        free = () if self.assumed.sizes is None else tuple(_free(lifted) for lifted, _ in tensors)
+        same = SameTensors.of(reals, free)
         if same.is_enough_for(reals):
             check = self.source.made("tensors_are_same", same)
         else:
-            check = self.source.name("tensors_are_same", same_tensors(reals))
+            check = self.source.name("tensors_are_same", same_tensors(reals, free))
         may_be_no_tensors = bool(self.assumed.declared.tensors)
         with self.source.block("try:") if may_be_no_tensors else nullcontext():
             self.miss_if(f"not {check}({', '.join(names)})")
@@ -313,6 +318,19 @@ class GuardWriter:
         if self.assumed.checks_overlap and len(reals) > 1:
             overlap = Overlap.of(reals)
             self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
+
+    def _sizes(self) -> None:
+        """Bind sizes that vary to their names, and check what was assumed about them."""
+        if self.assumed.sizes is None:
+            return
+        for symbol in self.assumed.sizes.symbols:
+            self.source.line(f"{symbol.code} = {self.bound[id(symbol.real)]}.size({symbol.dim})")
+            self.miss_if(f"{symbol.code} < 2")
+        for assumed in self.assumed.sizes.checked():
+            self.miss_if(f"not {assumed.code}")
+        for lifted in self.assumed.lifted:
+            if _free(lifted)[1]:
+                self.miss_if(f"{self.bound[id(lifted.real)]}.stride() != {lifted.spec.stride}")
 
     # -- modules ----------------------------------------------------------------------------------------
 
@@ -345,6 +363,15 @@ class GuardWriter:
         for key, tensor in (*module._parameters.items(), *module._buffers.items()):
             if tensor is None:
                 yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
+
+
+def _free(lifted: Lifted) -> Free:
+    """The dimensions of an input whose size varies, and those whose stride does."""
+    size, stride = (
+        tuple(dim for dim, n in enumerate(values) if isinstance(n, Size))
+        for values in (lifted.spec.shape, lifted.spec.stride)
+    )
+    return size, stride
 
 
 #: What a module runs beside its forward.

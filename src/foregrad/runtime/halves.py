@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -24,10 +25,13 @@ from foregrad.program.split import Halves, Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
+from foregrad.record.sizes import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled, runner_for
 from foregrad.runtime.dead_ends import Errors
+from foregrad.runtime.formulas import Dims, formulas
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.words.size import frozen_all
 from foregrad.words.spec import restrided
 from foregrad.words.wrapping import whole
 
@@ -45,6 +49,7 @@ class Way:
     passes: tuple[Pass, ...] = ()
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
+    dynamic: Any = False  # which sizes vary: `dynamic.Choice`
 
 
 class CompiledStage:
@@ -55,6 +60,7 @@ class CompiledStage:
     ) -> None:
         """`known` are the halves, where they were compiled before."""
         self.stage = stage
+        self.sizes = stage.recording.sizes
         self.program = program
         self._way = way
         self.halves: Halves = program.halves
@@ -67,6 +73,8 @@ class CompiledStage:
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
+        self._assumed: dict[Any, int] = {}  # how much these assume about sizes that vary
+        self.twin: Callable[[Dims], CompiledStage] | None = None  # the stage, recorded for the sizes of another call
         backward = None if stage.backward is None else self._start_backward(program, self.halves, known[1])
         self.run_forward = forward()
         if stage.backward is not None and backward is not None:
@@ -130,17 +138,25 @@ class CompiledStage:
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
-        layouts = tuple(None if t is None else t.stride() for t in tangents)
+        layouts = tuple(
+            None if t is None else self._layout(t, s) for t, s in zip(tangents, self.stage.sources, strict=True)
+        )
         if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
             return layouts
         usual = usual_layouts(self.stage.sources)
         return tuple(None if stride is None else usual[place] for place, stride in enumerate(layouts))
+
+    def _layout(self, tangent: torch.Tensor, source: torch.Tensor) -> tuple[int, ...]:
+        if self.sizes is None:
+            return tangent.stride()
+        return frozen_all(symbolic_strides(tangent, source.size()))
 
     def backward(self, layouts: Layouts) -> CompiledBackward:
         """The backward for tangents of these layouts."""
         with self._lock:
             if layouts not in self._backwards:
                 self._backwards[layouts] = self._record_backward(layouts)
+                self._note_sizes(layouts)
             found = self._backwards[layouts]
         if found.error is not None:
             raise found.error.with_traceback(None)
@@ -178,27 +194,67 @@ class CompiledStage:
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
         run = self._start(halves.backward, "backward", known)
+        strides = tuple(i.spec.stride for i in inputs if i.role == "tangent")
+        numbers = tuple(calling.inputs[i] for i in halves.numbers)
         return lambda: CompiledBackward(
             run=run(),
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
-            strides=tuple(i.spec.stride for i in inputs if i.role == "tangent"),
+            strides=strides,
             checks=self.checks_of(program),
             writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
             wholes=calling.wrapping.gradients,
+            at=None if self.sizes is None else formulas(self.sizes, repr((strides, numbers))),
         )
 
-    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        return run_compiled(self.backward(self.layouts_of(tangents)), saved, tangents, live)
+        layouts = self.layouts_of(tangents)
+        found = self.backward(layouts)
+        if (failing := self._failing(layouts, dims)) is not None:
+            return self._twin(failing, dims).run_backward(saved, tangents, live, dims)
+        return run_compiled(found, saved, tangents, live, dims)
 
-    def next_stage(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
+    def _note_sizes(self, recorded: Any) -> None:
+        if self.sizes is not None:
+            self._assumed[recorded] = self.sizes.num_assumed
+
+    def _failing(self, recorded: Any, dims: Dims) -> Assumed | None:
+        """What a backward assumes that was recorded after the capture, and does not hold: no call checks it."""
+        if self.sizes is None or recorded not in self._assumed:
+            return None
+        late = self.sizes.assumed(self.sizes.num_checked, self._assumed[recorded])
+        return next((one for one in late if not formulas(self.sizes, one.code)(dims)), None)
+
+    def _twin(self, failing: Assumed, dims: Dims) -> CompiledStage:
+        if self.twin is None:
+            raise BackwardError(
+                f"this backward was recorded where {failing.text}, which does not hold now.\n  {failing.line}\n"
+                "Compile with dynamic=False."
+            )
+        return self.twin(dims)
+
+    @cached_property
+    def at(self) -> Callable[[Dims], Any]:
+        """For a stage whose forward is a backward: the strides of its tangents in a call, and its inputs that are
+        numbers; None for those that are tangents."""
+        assert self.stage.earlier is not None
+        strides = tuple(t.spec.stride for t in self.stage.earlier.tangents if t is not None)
+        numbers = tuple(self.program.calling.inputs[i] for i in self.halves.inputs)
+        return (
+            (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, repr((strides, numbers)))
+        )
+
+    def next_stage(self, tangents: Sequence[Any], dims: Dims) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
+        layouts, differentiable = self.layouts_of(tangents), tuple(t is not None and t.requires_grad for t in tangents)
         with self._lock:
             key = (layouts, differentiable)
             if key not in self._nexts:
                 self._nexts[key] = self._record_next(layouts, differentiable)
-            return self._nexts[key]
+                self._note_sizes(key)
+        failing = self._failing(key, dims)
+        return self._nexts[key] if failing is None else self._twin(failing, dims).next_stage(tangents, dims)
 
     def _record_next(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         stage = self.stage
@@ -267,12 +323,15 @@ class Later(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], live: Any, tangents: Any, *edges: Any) -> Any:
+    def forward(
+        ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], around: Any, tangents: Any, *edges: Any
+    ) -> Any:
         halves, stage = compiled.halves, compiled.stage
-        assert stage.earlier is not None
-        wanted = [t for t in stage.earlier.tangents if t is not None]
+        live, dims = around
+        strides, numbers = compiled.at(dims)
         with exclude_keys(BELOW_AUTOGRAD):
-            given = [restrided(t, w.spec.stride) for t, w in zip(tangents, wanted, strict=True)]
+            arrived = iter([restrided(t, stride) for t, stride in zip(tangents, strides, strict=True)])
+            given = [next(arrived) if number is None else number for number in numbers]
             run = runner_for(compiled.run_forward, given)
             results = run(*given, *(kept[s.key] for s in halves.kept))
         num = len(halves.outputs)
@@ -284,7 +343,7 @@ class Later(torch.autograd.Function):
             "value": results[num:],
         }
         ctx.set_materialize_grads(False)
-        ctx.compiled, ctx.live, ctx.num_edges = compiled, live, len(edges)
+        ctx.compiled, ctx.live, ctx.dims, ctx.num_edges = compiled, live, dims, len(edges)
         ctx.save_for_backward(*[sources[s.source][s.place] for s in halves.saved], *edges)
         gradients = stage.earlier.gradients
         ctx.mark_non_differentiable(
@@ -303,18 +362,17 @@ class Later(torch.autograd.Function):
         if torch.is_grad_enabled():
             saved = Unpacked(ctx)
             edges = saved.outputs(len(ctx.compiled.halves.saved)) if ctx.num_edges else ()
-            gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, edges)
+            gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, ctx.dims, edges)
         else:
-            gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live)
+            gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live, ctx.dims)
         return (None, None, None, None, *gradients)
 
 
 def differentiable_backward(
-    compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, edges: Sequence[Any]
+    compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, dims: Dims, edges: Sequence[Any]
 ) -> list[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
-    differentiable = tuple(t is not None and t.requires_grad for t in tangents)
-    following = compiled.next_stage(compiled.layouts_of(tangents), differentiable)
+    following = compiled.next_stage(tangents, dims)
     needed = {s.key for s in following.halves.kept}
     for i in compiled.checks_of(following.program):
         saved[i]
@@ -322,5 +380,5 @@ def differentiable_backward(
     defined = [t for t in tangents if t is not None]
     slots = [*edges, *(t for t in defined if t.requires_grad)]
     assert following.stage.earlier is not None
-    found = Later.apply(following, kept, live, defined, *slots)  # type: ignore[no-untyped-call]
+    found = Later.apply(following, kept, (live, dims), defined, *slots)  # type: ignore[no-untyped-call]
     return whole(found, following.stage.earlier.wholes)

@@ -14,6 +14,7 @@ import torch
 from foregrad.errors import BackwardError
 from foregrad.runtime.backward import CompiledBackward, Unpacked, plain, run_compiled
 from foregrad.runtime.dead_ends import arrived
+from foregrad.runtime.formulas import Dims
 
 if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage
@@ -30,15 +31,17 @@ class RareBackward:
     num_leading: int  # arguments that are no tensors
     has_live: bool
     has_end: bool
+    has_dims: bool = False  # sizes vary
 
     def __call__(self, ctx: Any, tangents: Sequence[Any], carriers: Sequence[Any]) -> Any:
-        live, tangents = ctx.live if self.has_live else (), [plain(t) for t in tangents]
+        live, dims = ctx.live if self.has_live else (), ctx.dims if self.has_dims else ()
+        tangents = [plain(t) for t in tangents]
         order, gradients = self.order, [None] * len(self.order)
         if any(t is not None for t in tangents) and order:
             if torch.is_grad_enabled():
-                found = self._differentiable(ctx, tangents, live)
+                found = self._differentiable(ctx, tangents, live, dims)
             else:
-                found = self.stage.run_backward(Unpacked(ctx), tangents, live)
+                found = self.stage.run_backward(Unpacked(ctx), tangents, live, dims)
             gradients = [found[i] for i in order]
         for place, carried_back in zip(self.carried, carriers, strict=True):
             if carried_back is not None:
@@ -46,7 +49,7 @@ class RareBackward:
                 gradients[place] = carried_back if known is None else known + carried_back
         return (*[None] * self.num_leading, *gradients, *([arrived(tangents)] if self.has_end else []))
 
-    def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any) -> list[Any]:
+    def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any, dims: Dims) -> list[Any]:
         from foregrad.runtime.halves import differentiable_backward
 
         saved = Unpacked(ctx)
@@ -56,7 +59,7 @@ class RareBackward:
         by_slot = {slot: edges[i] for i, slot in enumerate(self.order)}
         wanted = [by_slot[i] for i in range(len(self.order))]
         stage = self.stage.whole() if isinstance(self.stage, KeptStage) else self.stage
-        return differentiable_backward(stage, saved, tangents, live, wanted)
+        return differentiable_backward(stage, saved, tangents, live, dims, wanted)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +80,10 @@ class KeptStage:
             )
         return self.record()
 
-    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any]) -> list[Any]:
+    def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
         is_usual = self.usual is not None and self.usual.error is None and all(t is not None for t in tangents)
         if self.record is not None or not is_usual:
-            return self.whole().run_backward(saved, tangents, live)
+            return self.whole().run_backward(saved, tangents, live, dims)
         assert self.usual is not None
-        return run_compiled(self.usual, saved, tangents, live)
+        return run_compiled(self.usual, saved, tangents, live, dims)

@@ -27,7 +27,7 @@ def describe_call(captured: Any) -> dict[str, str]:
     for lifted in captured.stage.recording.inputs.all:
         leaf = "leaf" if lifted.is_leaf else "not a leaf"
         wants = f" that needs a gradient, {leaf}" if lifted.required_grad else ""
-        told[lifted.name] = f"{lifted.spec} of type {type(lifted.real).__name__}{wants}"
+        told[lifted.name] = f"{lifted.spec.plain()} of type {type(lifted.real).__name__}{wants}"
         if lifted.base is not None:
             told[f"memory of {lifted.name}"] = f"part of {lifted.base.name}"
     for outer in captured.stage.recording.inputs.outer:

@@ -14,6 +14,9 @@ from foregrad.words.spec import Spec
 
 Check = Callable[..., bool]
 
+#: Dimensions of a tensor whose size varies, and those whose stride does.
+Free = tuple[tuple[int, ...], tuple[int, ...]]
+
 
 @dataclass(frozen=True)
 class SameTensors:
@@ -21,13 +24,15 @@ class SameTensors:
 
     specs: tuple[Spec, ...]
     kinds: tuple[type, ...]
+    free: tuple[Free, ...] = ()  # for each tensor, where any vary
 
     @staticmethod
-    def of(tensors: Sequence[Any]) -> SameTensors:
-        return SameTensors(tuple(map(Spec.of, tensors)), tuple(map(type, tensors)))
+    def of(tensors: Sequence[Any], free: tuple[Free, ...] = ()) -> SameTensors:
+        return SameTensors(tuple(map(Spec.of, tensors)), tuple(map(type, tensors)), free)
 
     def make(self) -> Check:
-        return same_tensors([example_of(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)])
+        examples = [example_of(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)]
+        return same_tensors(examples, self.free)
 
     def is_enough_for(self, tensors: Sequence[Any]) -> bool:
         """Whether a guard that is made from this takes these tensors: none has a property that is not said here."""
@@ -38,9 +43,15 @@ class SameTensors:
 _KINDS = {torch.Tensor, torch.nn.Parameter}
 
 
-def same_tensors(examples: Sequence[Any]) -> Check:
-    check: Check = TensorGuards(*examples, dynamic_dims_sizes=None, dynamic_dims_strides=None).check
+def same_tensors(examples: Sequence[Any], free: Sequence[Free] = ()) -> Check:
+    sizes = [_fixed(t.size(), dims) for t, (dims, _) in zip(examples, free, strict=True)] if free else None
+    strides = [_fixed(t.stride(), dims) for t, (_, dims) in zip(examples, free, strict=True)] if free else None
+    check: Check = TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
+
+
+def _fixed(values: Sequence[int], free: tuple[int, ...]) -> list[int | None]:
+    return [None if dim in free else value for dim, value in enumerate(values)]
 
 
 def example_of(spec: Spec, kind: type = torch.Tensor) -> torch.Tensor:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from foregrad.words.generated import Generated, Recipe
+from foregrad.words.size import VARYING
 
 
 class Source:
@@ -48,9 +50,11 @@ class Source:
         """A plain value as text, or as a name where its text would not give it back."""
         if type(value) in (bool, int, str, type(None)) or (type(value) is float and value - value == 0.0):
             return repr(value)
-        return self.name("k", value)
+        return repr(value) if isinstance(value, VARYING) else self.name("k", value)
 
     def load(self, name: str) -> Callable[..., Any]:
+        if any("math." in line for line in self._lines):  # a formula of sizes
+            self.namespace.setdefault("math", math)
         return Generated(name, str(self), self.namespace, self._recipes).load()
 
     def __str__(self) -> str:

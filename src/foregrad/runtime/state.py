@@ -20,6 +20,7 @@ from foregrad.record.items import ItemOf
 from foregrad.record.numbers import INFIX, Expression, Told, is_number
 from foregrad.record.wrapped_results import OuterRef
 from foregrad.runtime.source import Source
+from foregrad.words.size import VARYING, Shape
 
 
 class StateReader:
@@ -184,6 +185,10 @@ def literal(source: Source, value: Any) -> str:
         return f"o{value.alias.object}.item()"
     if isinstance(value, Expression):
         return f"n{value.index}"
+    if isinstance(value, VARYING):
+        return repr(value)
+    if isinstance(value, Shape):
+        return f"{source.name('Size', torch.Size)}({tuple(value)!r})"
     if type(value) is dict:
         return "{" + ", ".join(f"{source.constant(k)}: {literal(source, v)}" for k, v in value.items()) + "}"
     if type(value) is tuple:

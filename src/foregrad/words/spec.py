@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
+
+from foregrad.words.size import Size, frozen_all, value_of
 
 _SHORT = {
     torch.float64: "f64",
@@ -30,7 +32,10 @@ def dtype_text(dtype: torch.dtype) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """Size, stride, dtype, device and whether a gradient is wanted; prints as `f32[8, 128]`."""
+    """Size, stride, dtype, device and whether a gradient is wanted; prints as `f32[8, 128]`.
+
+    A size that varies between calls is a `Size`: `f32[tokens.0, 128]`.
+    """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -41,6 +46,14 @@ class Spec:
     @staticmethod
     def of(tensor: torch.Tensor) -> Spec:
         return Spec(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype, tensor.device, tensor.requires_grad)
+
+    def frozen(self) -> Spec:
+        """The same with torch's symbols as `Size`s."""
+        return replace(self, shape=frozen_all(self.shape), stride=frozen_all(self.stride))
+
+    def plain(self) -> Spec:
+        """The same with the sizes of the call that was captured."""
+        return replace(self, shape=tuple(map(value_of, self.shape)), stride=tuple(map(value_of, self.stride)))
 
     @property
     def num_bytes(self) -> int:
@@ -62,7 +75,8 @@ class Spec:
         """Whether the elements fill their memory, each in a place of its own."""
         expected = 1
         for stride, size in sorted(
-            (stride, size) for size, stride in zip(self.shape, self.stride, strict=True) if size != 1
+            ((stride, size) for size, stride in zip(self.shape, self.stride, strict=True) if size != 1),
+            key=lambda pair: (value_of(pair[0]), value_of(pair[1])),
         ):
             if stride != expected:
                 return 0 in self.shape
@@ -77,12 +91,9 @@ class Spec:
         """Whether a tensor that looks like the other can stand for one that looks like this; gradients aside."""
         if not isinstance(other, Spec):
             return False
-        return (self.shape, self.stride, self.dtype, self.device) == (
-            other.shape,
-            other.stride,
-            other.dtype,
-            other.device,
-        )
+        sizes, others = (*self.shape, *self.stride), (*other.shape, *other.stride)
+        alike = len(self.shape) == len(other.shape) and (self.dtype, self.device) == (other.dtype, other.device)
+        return alike and all(a == b or isinstance(a, Size) for a, b in zip(sizes, others, strict=True))
 
     def __str__(self) -> str:
         text = f"{dtype_text(self.dtype)}[{', '.join(map(str, self.shape))}]"
@@ -132,7 +143,7 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     stride, step = [], 1
     for size in reversed(shape):
         stride.append(step)
-        step *= max(size, 1)
+        step *= size if isinstance(size, Size) else max(size, 1)
     return tuple(reversed(stride))
 
 

@@ -1,0 +1,191 @@
+"""Dynamic: which dimensions of arguments are symbols in the next capture, and what a program assumes about them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.backends.backend import Backend
+from foregrad.backends.eager import compile_graph
+from foregrad.naming import argument_names, bind_arguments
+from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
+from foregrad.runtime.formulas import Dims, formulas
+from foregrad.substrate import tree_flatten
+
+#: All dimensions, none, those that have changed (None), or these by the name of the argument.
+Choice = bool | Mapping[str, tuple[int, ...]] | None
+
+#: Why a cache has nothing of such a capture.
+NOT_KEPT = "it is not kept, since sizes vary in it"
+
+Shape = tuple[int, ...]
+_PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
+
+
+def checked(dynamic: Any) -> Choice:
+    """What a user has said, if it can be meant."""
+    if dynamic is None or isinstance(dynamic, bool):
+        return dynamic
+    if not isinstance(dynamic, Mapping):
+        raise TypeError(f'dynamic is None, True, False or {{"argument": (dimensions)}}, not a {type(dynamic).__name__}')
+    dims = {name: (found,) if isinstance(found, int) else tuple(found) for name, found in dynamic.items()}
+    if not all(isinstance(dim, int) for found in dims.values() for dim in found):
+        raise TypeError("the dimensions of an argument that vary are numbers, such as (0, 1)")
+    return dims
+
+
+def for_backend(choice: Choice, backend: Backend) -> Choice:
+    """What is done with a backend: compilers make a program for each size."""
+    if backend is compile_graph:
+        return choice
+    if choice:
+        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=3)
+    return False
+
+
+#: After as many captures a function probably depends on something that changes at each call.
+MANY_CAPTURES = 8
+
+
+def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
+    """Say that a function was captured often, and why."""
+    if len(reasons) == MANY_CAPTURES:
+        said = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
+        warnings.warn(f"{name} was captured {MANY_CAPTURES} times:\n{said}\n{advice}", stacklevel=6)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to capture a call: which of its dimensions are symbols, and which condition it failed, if that is the reason."""
+
+    look: Look
+    dims: Dimensions
+    reason: str | None = None
+
+
+class Dynamic:
+    """What one compiled function knows about the sizes of its arguments."""
+
+    def __init__(self, choice: Choice) -> None:
+        self._choice = choice
+        self._looks: list[Look] = []
+        self._conditions: list[tuple[Look, Conditions]] = []
+        self._fixed: dict[Hashable, str] = {}  # calls whose sizes cannot vary, and why
+
+    def plan(self, target: Any, args: Any, kwargs: Any) -> Plan:
+        look = Look.of(target, args, kwargs)
+        failed = [why for one, known in self._conditions if one.rest == look.rest for why in known.failing(look)]
+        dims = {} if look.rest in self._fixed else _varying(self._choice, look, self._looks)
+        return Plan(look, dims, failed[-1] if failed else None)
+
+    def add(self, plan: Plan, conditions: Conditions | None = None, refusal: Exception | None = None) -> None:
+        """Take note of a capture; `refusal` is why no size varies in it, though some should."""
+        self._looks.append(plan.look)
+        if conditions is not None:
+            self._conditions.append((plan.look, conditions))
+        if refusal is not None:
+            self._give_up(plan, refusal)
+
+    def _give_up(self, plan: Plan, error: Exception) -> None:
+        """Such calls are captured for their sizes alone from now on."""
+        first = str(error).partition("\n")[0] or type(error).__name__
+        self._fixed[plan.look.rest] = f"its sizes cannot vary: {first}"
+        if isinstance(self._choice, Mapping):
+            warnings.warn(
+                f"{', '.join(plan.dims)} cannot vary as dynamic= says, so each size is captured by itself: {error}",
+                stacklevel=6,
+            )
+
+    def why_fixed(self, plan: Plan) -> str | None:
+        return self._fixed.get(plan.look.rest)
+
+
+@dataclass(frozen=True)
+class Look:
+    """The arguments of a call: the shapes of tensors by name, and everything else that a capture may depend on."""
+
+    shapes: dict[str, Shape]
+    rest: Hashable
+
+    @staticmethod
+    def of(body: Any, args: Any, kwargs: Any) -> Look:
+        arguments = bind_arguments(body, args, kwargs)
+        names = argument_names(arguments)
+        leaves, structure = tree_flatten(arguments)
+        shapes: dict[str, Shape] = {}
+        rest: list[Hashable] = [torch.is_grad_enabled(), str(structure)]
+        for leaf in leaves:
+            if isinstance(leaf, torch.Tensor):
+                shapes[names[id(leaf)]] = tuple(leaf.shape)
+                rest.append((names[id(leaf)], leaf.dtype, leaf.dim(), leaf.requires_grad))
+            else:
+                rest.append((type(leaf), leaf) if isinstance(leaf, _PLAIN) else (type(leaf), id(leaf)))
+        return Look(shapes, tuple(rest))
+
+
+def _varying(choice: Choice, look: Look, before: list[Look]) -> Dimensions:
+    """The dimensions that are to be symbols in a capture of this call; sizes 0 and 1 are never."""
+    if choice is False:
+        return {}
+    if isinstance(choice, Mapping):
+        return _named(choice, look.shapes)
+    if choice is True:
+        found = {name: tuple(range(len(shape))) for name, shape in look.shapes.items()}
+    else:
+        alike = [one.shapes for one in before if one.rest == look.rest]
+        found = {
+            name: tuple(dim for dim, size in enumerate(shape) if any(one[name][dim] != size for one in alike))
+            for name, shape in look.shapes.items()
+        }
+    return {
+        name: dims for name, of in found.items() if (dims := tuple(dim for dim in of if look.shapes[name][dim] > 1))
+    }
+
+
+def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape]) -> Dimensions:
+    for name, dims in choice.items():
+        if name not in shapes:
+            raise ValueError(f"dynamic names {name!r}; the tensors of this call are {', '.join(shapes) or 'none'}")
+        rank = len(shapes[name])
+        wrong = [dim for dim in dims if not -rank <= dim < rank]
+        if wrong:
+            raise ValueError(f"dynamic names dimension {wrong[0]} of {name!r}, which has {rank}")
+    dims = {name: tuple(dim % len(shapes[name]) for dim in of) for name, of in choice.items() if shapes[name]}
+    return {name: kept for name, of in dims.items() if (kept := tuple(dim for dim in of if shapes[name][dim] > 1))}
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """What the program of a capture with sizes that vary holds for."""
+
+    symbols: tuple[Symbol, ...]
+    assumed: tuple[Assumed, ...]
+    check: Callable[[Dims], tuple[bool, ...]]
+
+    @staticmethod
+    def of(sizes: Sizes) -> Conditions:
+        assumed = tuple(sizes.assumed())
+        check = formulas(sizes, f"({''.join(f'{one.code}, ' for one in assumed)})")
+        return Conditions(tuple(sizes.symbols), assumed, check)
+
+    def failing(self, look: Look) -> list[str]:
+        """The conditions that a call does not meet, in words."""
+        dims = tuple(look.shapes[symbol.name][symbol.dim] for symbol in self.symbols)
+        named = list(zip(self.symbols, dims, strict=True))
+        small = [f"{symbol.words} > 1 does not hold: it is {size}" for symbol, size in named if size < 2]
+        if small:
+            return small
+        failed = [one for one, holds in zip(self.assumed, self.check(dims), strict=True) if not holds]
+        return [f"{one.text} does not hold: {self._given(one, named)} ({one.line})" for one in failed]
+
+    def _given(self, one: Assumed, named: list[tuple[Symbol, int]]) -> str:
+        return ", ".join(f"{symbol.words} is {size}" for symbol, size in named if symbol.words in one.text)
+
+    def lines(self) -> list[str]:
+        """What varies, and under which conditions."""
+        names = ", ".join(symbol.words for symbol in self.symbols)
+        return [f"{names} may vary", *(f"as long as {one.text} ({one.line})" for one in self.assumed)]

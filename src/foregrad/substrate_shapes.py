@@ -1,0 +1,151 @@
+"""Torch's symbols for sizes. Imported when a dimension varies, since it brings sympy. Checked against torch 2.13."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import sympy
+import torch
+from torch._guards import Source
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.printers import PythonPrinter
+
+from foregrad.errors import CaptureError
+from foregrad.words.size import Formula, Size
+
+__all__ = ["Shapes"]
+
+#: What generated code may say about sizes beside their names: arithmetic of integers is exact.
+_KNOWN_WORDS = {"max", "min", "and", "or", "not", "if", "else"}
+
+
+class _Dimension(Source):
+    """Where a symbol is read, in words."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @property
+    def _name_template(self) -> str:
+        return self.text
+
+
+class _Printer(PythonPrinter):
+    """Expressions in the names that symbols have here, on plain numbers."""
+
+    def __init__(self, names: dict[str, str]) -> None:
+        super().__init__()
+        self._names = names
+
+    def _print_Symbol(self, expr: Any) -> str:
+        return self._names[expr.name]
+
+    def _print_ToFloat(self, expr: Any) -> str:
+        return f"float({self._print(expr.args[0])})"
+
+    def _helper_sqrt(self, expr: Any) -> str:
+        return f"math.sqrt({self._print(expr)})"
+
+
+class _Environment(ShapeEnv):
+    """Torch's record of symbols and guards, which says when it has a new guard."""
+
+    def __init__(self, shapes: Shapes, on_guard: Callable[[], None]) -> None:
+        super().__init__(
+            allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False, duck_shape=False, specialize_zero_one=True
+        )
+        self.shapes = shapes
+        self._on_guard = on_guard
+
+    def _log_guard(self, prefix: str, g: Any, forcing_spec: bool) -> None:
+        if "suppressed" not in prefix:
+            self._on_guard()
+
+
+class Shapes:
+    """Symbols, their values in one call, and the guards under which what was computed with them holds.
+
+    A size is at least 2: 0 and 1 behave otherwise, and get programs of their own. `on_guard` is called for each guard.
+    """
+
+    def __init__(self, on_guard: Callable[[], None], formulas: Any) -> None:
+        self.formulas = formulas  # of floats
+        self._environment = _Environment(self, on_guard)
+        self.mode = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=False)
+        self.mode.cache_enabled = (
+            False  # it costs more than it saves: ops are asked once for each look of their arguments
+        )
+        self._code: dict[str, str] = {}
+        self._text: dict[str, str] = {}
+        self._words: dict[str, str] = {}
+        self._values: dict[Any, Any] = {}
+        self._sizes: dict[Any, Any] = {}
+
+    def new_symbol(self, value: int, code: str, text: str, words: str) -> torch.SymInt:
+        """A symbol for a dimension of this size: its name in generated code, in listings, and in words."""
+        source = _Dimension(text)
+        symbol = self._environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        self._code[symbol.name], self._text[symbol.name], self._words[symbol.name] = code, text, words
+        self._values[symbol] = sympy.Integer(value)
+        found: Any = self._environment.create_symintnode(symbol, hint=value, source=source)
+        return found
+
+    # -- what a `Size` asks ---------------------------------------------------------------------------
+
+    def size(self, value: Any) -> Any:
+        """The expression behind torch's symbol, in one form for each polynomial."""
+        expression = value.node.expr
+        if expression not in self._sizes:
+            expanded = sympy.expand(expression)
+            value = self.value_of(expanded)
+            self._sizes[expression] = value if expanded.is_Integer else Size(expanded, value, self)
+        return self._sizes[expression]
+
+    def are_equal(self, one: Size, other: Any) -> bool:
+        expression = other.expression if isinstance(other, Size) else sympy.Integer(other)
+        if one.expression == expression:
+            return True
+        replace = self._environment.replace
+        return bool(self._environment.replacements) and sympy.expand(replace(one.expression) - replace(expression)) == 0
+
+    def symint(self, expression: Any) -> torch.SymInt:
+        found: Any = self._environment.create_symintnode(expression, hint=self.value_of(expression))
+        return found
+
+    def value_of(self, expression: Any) -> Any:
+        found = expression.xreplace(self._values)
+        return int(found) if found.is_integer else float(found)
+
+    def code(self, expression: Any) -> str:
+        """Python over `dim0`, `dim1` and so on, in integers alone: these are exact in any order."""
+        text = _Printer(self._code).doprint(expression)
+        words = set(re.findall(r"[A-Za-z_][\w.]*", text)) - _KNOWN_WORDS - set(self._code.values())
+        if words or "." in text or "/" in text.replace("//", ""):
+            raise CaptureError(f"{self.words(expression)} is not computed in integers alone.")
+        return f"({text})" if " " in text or "*" in text else text
+
+    def formula(self, value: torch.SymFloat) -> Formula:
+        """A float that torch itself has computed from sizes, if it is computed in one order only."""
+        expression = value.node.expr
+        if any(len(part.args) > 2 for part in expression.atoms(sympy.Add, sympy.Mul) if not part.is_integer):
+            raise CaptureError(f"{self.words(expression)} is not computed in one order only.")
+        return Formula(
+            f"({_Printer(self._code).doprint(expression)})", self.text(expression), self.value_of(expression)
+        )
+
+    def text(self, expression: Any) -> str:
+        """The same in the names of dimensions."""
+        return _Printer(self._text).doprint(self._environment.replace(expression)).replace(" ", "")
+
+    def words(self, expression: Any) -> str:
+        """A condition as the user would write it."""
+        return str(_Printer(self._words).doprint(expression))
+
+    # -- guards ---------------------------------------------------------------------------------------
+
+    def assumed(self) -> list[Any]:
+        """What was found to hold, as expressions, in order."""
+        return [guard.expr for guard in self._environment.guards]
