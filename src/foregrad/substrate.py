@@ -223,9 +223,9 @@ def composite_of(func: OpOverload) -> Callable[..., Any] | None:
     return functools.partial(func._op_dk, key) if has_one else None
 
 
-def fake_mode_is_on() -> bool:
-    """Whether ops are run on fake tensors right now, to learn sizes only."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+def fake_mode_is_on(own: Any) -> bool:
+    """Whether ops are run on fake tensors right now, to learn sizes only, and not in a mode of our own."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) not in (None, own)
 
 
 def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:

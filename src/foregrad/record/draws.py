@@ -19,6 +19,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.generators import identity
+from foregrad.substrate import no_dispatch_modes
 
 #: One generator is the default of all threads.
 _one_at_a_time = threading.RLock()
@@ -43,8 +44,9 @@ class _Stream:
     @property
     def place(self) -> int | None:
         """Where the generator is; None if someone has set a state from outside."""
-        if not self.is_moved and not torch.equal(self.generator.get_state(), self.state):
-            return None
+        with no_dispatch_modes():
+            if not self.is_moved and not torch.equal(self.generator.get_state(), self.state):
+                return None
         return self.generator.initial_seed()
 
     def refusal(self, where: str) -> CaptureError:
@@ -68,7 +70,7 @@ class Draws:
         with _one_at_a_time:
             around, self._streams = self._streams, {}
             default = torch.default_generator
-            self._streams[identity(default)] = _Stream(_DEFAULT, default, default.get_state(), default.initial_seed())
+            self._streams[identity(default)] = _Stream(_DEFAULT, default, _state(default), default.initial_seed())
             if self._drawn:  # a backward starts wherever the generator then is
                 self._streams[identity(default)].move(next(self._places))
             try:
@@ -79,8 +81,9 @@ class Draws:
                     if stream.place != stream.at:
                         raise stream.refusal(where)
             finally:
-                for stream in self._streams.values():
-                    stream.generator.set_state(stream.state)
+                with no_dispatch_modes():
+                    for stream in self._streams.values():
+                        stream.generator.set_state(stream.state)
                 self._streams = around
 
     def repeats(self, index: int, look: Any, generator: torch.Generator | None, where: Callable[[], str]) -> int | None:
@@ -98,5 +101,10 @@ class Draws:
         return None
 
     def _add(self, name: str, generator: torch.Generator) -> None:
-        self._streams[identity(generator)] = stream = _Stream(name, generator, generator.get_state(), 0)
+        self._streams[identity(generator)] = stream = _Stream(name, generator, _state(generator), 0)
         stream.move(next(self._places))
+
+
+def _state(generator: torch.Generator) -> torch.Tensor:
+    with no_dispatch_modes():
+        return generator.get_state()

@@ -27,7 +27,7 @@ from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
-from foregrad.substrate import FUSED_OPTIMIZERS, fake_mode_is_on, is_functorch_wrapped_tensor, no_dispatch_modes
+from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes
 from foregrad.words.wrapped import is_wrapper, parts
 
 Tensor = torch.Tensor
@@ -57,7 +57,7 @@ class Intercept(TorchFunctionMode):
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if fake_mode_is_on():  # ops that are run to learn sizes only
+        if self._recorder.is_aside:
             return func(*args, **(kwargs or {}))
         args = self._swap(args)
         kwargs = self._swap(kwargs) if kwargs else {}

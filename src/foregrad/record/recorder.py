@@ -169,8 +169,13 @@ class Recorder(TorchDispatchMode):
 
     # -- the ops --------------------------------------------------------------------------------------
 
+    @property
+    def is_aside(self) -> bool:
+        """Whether ops are run to learn sizes only, in a fake mode that is not ours."""
+        return fake_mode_is_on(None if self.sizes is None else self.sizes.mode)
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if fake_mode_is_on():
+        if self.is_aside:
             return func(*args, **(kwargs or {}))
         if types and any(map(is_wrapper_type, types)):
             with self:
