@@ -22,7 +22,7 @@ help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make examples     train four small models whose losses contain second derivatives"
 	@echo "make test         run the tests"
-	@echo "make conformance  every op, module and architecture against eager, 5,000 random programs, 1,000 killed writers, and behaviour when compiled"
+	@echo "make conformance  every op, module and architecture against eager, 6,000 random programs, 1,000 killed writers, and behaviour when compiled"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make bench-warm   the same with filled caches and with a saved step, beside torch.compile and JAX"
@@ -72,6 +72,7 @@ test: $(STAMP) redis
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.fuzz --count 5000
+	$(PY) -m tests.fuzz --about draws --count 1000
 	$(PY) -m tests.keep.fuzz --count 50000
 	$(PY) -m tests.keep.kills --kills 1000
 	$(PY) -m tests.keep.kills --kills 1000 --damage

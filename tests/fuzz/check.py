@@ -109,9 +109,7 @@ class Call:
 
 def transcript(program: FuzzProgram, scope: dict[str, Any], fn: Callable, refusals: tuple = ()) -> list[Entry]:
     run = Run(program, scope, fn, refusals)
-    torch.manual_seed(program.seed)
-    if "own" in scope:
-        scope["own"].manual_seed(program.seed + 1)
+    run.seed()
     if program.scenario.calls == "interleaved":
         calls = [run.call(number) for number in (1, 2)]
         for call in calls:
@@ -119,7 +117,7 @@ def transcript(program: FuzzProgram, scope: dict[str, Any], fn: Callable, refusa
     else:
         for number in (1, 2) if program.scenario.calls == "twice" else (1,):
             run.finish(run.call(number))
-    if not any(entry.detail for entry in run.entries):
+    if not run.has_raised:
         run.entries.append(Entry("next random number", torch.rand(()).item()))
     return run.entries
 
@@ -144,7 +142,19 @@ class Run:
         self.entries.append(Entry(what, "went through"))
         return True
 
+    def seed(self) -> None:
+        torch.manual_seed(self.program.seed)
+        if "own" in self.scope:
+            self.scope["own"].manual_seed(self.program.seed + 1)
+
+    @property
+    def has_raised(self) -> bool:
+        """Whether something stopped half way, with generators wherever they were."""
+        return any(entry.detail for entry in self.entries)
+
     def call(self, number: int) -> Call | None:
+        if self.has_raised:
+            self.seed()
         self.scope["generator"].manual_seed(SEEDS[number - 1])
         call = Call(number, *self.scope["make_inputs"]())
         call.before = {name: (t._version, t.grad_fn) for name, t in call.watched.items()}
@@ -164,6 +174,8 @@ class Run:
     def finish(self, call: Call | None) -> None:
         if call is None:
             return
+        if self.has_raised:
+            self.seed()
         choose = random.Random(self.program.seed)
         if self.scenario.write and self.write(call, choose):
             self.observe(call, "after write")
@@ -264,8 +276,8 @@ class Run:
             self.gradient(f"gradient of {name}", gradient, exact)
 
     def generators(self, when: str) -> None:
-        """Where the random number generators stand, unless something has raised half way."""
-        if any(entry.detail for entry in self.entries):
+        """Where the random number generators stand."""
+        if self.has_raised:
             return
         for name, generator in (("default", torch.default_generator), ("own", self.scope.get("own"))):
             if generator is not None:

@@ -96,6 +96,9 @@ _METADATA_OPS = {
 #: Fused optimizers write to the gradients, their second argument, only if they are told to scale them.
 _SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() for overload in ("default", "tensor_lr")}
 
+#: Ops of the CPU whose results are laid out otherwise than those of fake tensors (torch 2.13).
+_LAID_OUT_OTHERWISE = {aten.rrelu_with_noise.default}
+
 #: What torch says when even a fake tensor needs a device for which this build of torch has nothing at all.
 _ABSENT = "PyTorch is not linked with support for"
 
@@ -170,6 +173,8 @@ class GhostTable:
         if is_elsewhere and device == META:
             return _ask_meta(func, args, kwargs)
         is_unsupported = False
+        if func in _LAID_OUT_OTHERWISE and not is_elsewhere:
+            return _ask_itself(func, args, kwargs)
         with quiet_torch():
             try:
                 with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
@@ -190,12 +195,17 @@ class GhostTable:
                 )
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
-            with torch.random.fork_rng(devices=[]), torch.no_grad():
-                return _ask(func, args, kwargs, _zeros_like, None)
+            return _ask_itself(func, args, kwargs)
         except Exception as error:
             if is_unsupported:  # perhaps only because of the zeros
                 raise NotImplementedError(str(error)) from error
             raise
+
+
+def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns for zeros on the CPU."""
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        return _ask(func, args, kwargs, _zeros_like, None)
 
 
 def _ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
