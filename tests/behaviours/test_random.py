@@ -1,6 +1,7 @@
 """Random numbers: a captured function draws what eager draws after the same seed, call after call."""
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -104,6 +105,14 @@ def test_rng_1_capture_moves_no_generator():
     with pytest.raises(ZeroDivisionError):
         fg.capture(lambda x, g: f(x, g) / (1 // 0), x, given)
     assert all(torch.equal(g.get_state(), state) for g, state in zip(everyone, states, strict=True))
+
+
+def test_rng_1_captures_of_several_threads():
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda p: fg.capture(lambda x: F.dropout(x, p), torch.ones(3)), [0.1] * 12))
+    assert len({str(program) for program in made}) == 1
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 class Noisy(nn.Module):

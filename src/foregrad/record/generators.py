@@ -6,6 +6,7 @@ put back in the end: where Python has seeded it meanwhile, or has set its state,
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,9 @@ import torch
 from foregrad.errors import CaptureError
 
 DEFAULT = "the random number generator"
+
+#: Recordings of several threads would see each other move the default generator.
+_one_at_a_time = threading.RLock()
 
 
 @dataclass
@@ -71,17 +75,18 @@ class Generators:
     @contextmanager
     def watch(self, where: Callable[[], str]) -> Iterator[None]:
         """Find every generator as it was afterwards; refuse what has been moved by anything but a draw."""
-        for stream in self._streams.values():
-            stream.first, stream.last = stream.generator.get_state(), _bytes(stream.generator)
-        try:
-            yield
+        with _one_at_a_time:
             for stream in self._streams.values():
-                if stream.is_moved:
-                    raise _refusal(stream.name, where())
-        finally:
-            for stream in self._streams.values():
-                if stream.is_drawn or stream.is_moved:
-                    stream.generator.set_state(stream.first)
+                stream.first, stream.last = stream.generator.get_state(), _bytes(stream.generator)
+            try:
+                yield
+                for stream in self._streams.values():
+                    if stream.is_moved:
+                        raise _refusal(stream.name, where())
+            finally:
+                for stream in self._streams.values():
+                    if stream.is_drawn or stream.is_moved:
+                        stream.generator.set_state(stream.first)
 
 
 def _refusal(name: str, where: str) -> CaptureError:
