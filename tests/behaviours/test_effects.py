@@ -152,7 +152,6 @@ class Tells(torch.autograd.Function):
         return gradient * 2
 
 
-@also_compiled
 @same_as_eager
 def test_effects_of_backward(wrap):
     x = leaf(2)
@@ -194,7 +193,6 @@ def test_w9_a_check_is_never_dropped():
         f(torch.full((2,), 5.5))
 
 
-@also_compiled
 @same_as_eager
 def test_w10_an_op_with_a_side_effect_runs_once(wrap):
     x = leaf(2)
@@ -204,13 +202,12 @@ def test_w10_an_op_with_a_side_effect_runs_once(wrap):
     return grads_of(x)
 
 
-@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=also_compiled)])
-def test_w10_capture_changes_nothing_of_torch(backend):
+def test_w10_capture_changes_nothing_of_torch():
     def marked():
         return {op for op in fx.node._side_effectful_functions if "effects." in str(op)}
 
     before, x = marked(), leaf(2)
-    fg.compile(lambda x: (say(x, "x"), record(x, 1))[1] * 2, backend=backend)(x).sum().backward()
+    compiled(lambda x: (say(x, "x"), record(x, 1))[1] * 2)(x).sum().backward()
     assert marked() == before
 
 
@@ -242,8 +239,7 @@ class Block(nn.Module):
         return x + self.drop(torch.relu(self.linear(record(x, self.place))))
 
 
-@also_compiled
-@pytest.mark.parametrize("differs", [False, True])
+@pytest.mark.parametrize("differs", [pytest.param(False, marks=also_compiled), True])
 def test_a_stack_of_blocks_with_draws_and_effects_keeps_their_order(differs):
     """Blocks that are alike are one region, called many times."""
     stack = nn.Sequential(*(Block(place if differs else 0) for place in range(6)))
@@ -253,7 +249,6 @@ def test_a_stack_of_blocks_with_draws_and_effects_keeps_their_order(differs):
     assert words[:6] == [place if differs else 0 for place in range(6)]
 
 
-@also_compiled
 def test_a_training_step_with_effects():
     model = nn.Linear(2, 1)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)

@@ -1,6 +1,7 @@
 """Random numbers: a captured function draws what eager draws after the same seed, call after call."""
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -104,6 +105,14 @@ def test_rng_1_capture_moves_no_generator():
     with pytest.raises(ZeroDivisionError):
         fg.capture(lambda x, g: f(x, g) / (1 // 0), x, given)
     assert all(torch.equal(g.get_state(), state) for g, state in zip(everyone, states, strict=True))
+
+
+def test_rng_1_captures_of_several_threads():
+    state = torch.get_rng_state()
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda p: fg.capture(lambda x: F.dropout(x, p), torch.ones(3)), [0.1] * 12))
+    assert len({str(program) for program in made}) == 1
+    assert torch.equal(torch.get_rng_state(), state)
 
 
 class Noisy(nn.Module):
@@ -317,7 +326,11 @@ def test_a_pass_that_merges_moves_or_adds_draws_is_refused():
             program.graph.graph.call_function(aten.rand.default, ([3],))
         return program.with_graph(program.graph)
 
-    for change, said in ((merges, "merged"), (moves, "runs after"), (adds, "relinked")):
+    def delays(program):
+        draws(program)[-1].meta["phase"] = 1
+        return program.with_graph(program.graph)
+
+    for change, said in ((merges, "merged"), (moves, "runs after"), (adds, "relinked"), (delays, "in backward")):
         with pytest.raises(fg.ProgramError, match=said):
             compiled(lambda x: torch.rand(3) * x + torch.rand(3), passes=[change])(torch.ones(3))
 
@@ -344,3 +357,16 @@ def test_a_comparison_moves_no_generator():
     states = [torch.get_rng_state(), generator.get_state()]
     assert f.verify(x, generator).is_equal
     assert all(map(torch.equal, states, [torch.get_rng_state(), generator.get_state()]))
+
+
+def test_a_pass_that_lets_one_generator_draw_for_another_is_refused():
+    def f(x, g, h):
+        return x * torch.rand(3, generator=g) + torch.rand(3, generator=h) + torch.rand(3, generator=h)
+
+    def moves(program):
+        last = [n for n in program.graph.graph.nodes if "aten.rand.generator" in str(n.target)][-1]
+        last.kwargs = {**last.kwargs, "generator": next(n for n in program.graph.graph.nodes if n.name == "g")}
+        return program.with_graph(program.graph)
+
+    with pytest.raises(fg.ProgramError, match="several chains"):
+        compiled(f, passes=[moves])(torch.ones(3), torch.Generator(), torch.Generator())

@@ -158,30 +158,29 @@ def unlinked(module: fx.GraphModule, signature: Signature) -> tuple[fx.GraphModu
 
 def broken_links(graph: fx.Graph, signature: Signature) -> Iterator[str]:
     """Where a chain does not hold each of its ops, once, in the order of the graph, from its input to its output."""
-    held: dict[fx.Node, list[fx.Node]] = {}
-    ends = _ends(graph, signature)
-    for first, last in ends:
-        chain = list(_walk(last))
-        if not chain or chain[0] is not first:
-            yield f"the chain that gives {_text(last)} does not begin at {first.name}"
-        for link_node in chain[1:]:
-            held.setdefault(link_node.args[1], []).append(first)  # type: ignore[arg-type]
     order = {n: i for i, n in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        yield from _broken_op(node, held.pop(node, []))
-        if node.target is after and not node.users:
-            yield f"{node.name} is on no chain"
-    for first, last in ends:
-        ops = [n.args[1] for n in list(_walk(last))[1:]]
+    held: dict[Any, list[str]] = {}
+    for first, last in _ends(graph, signature):
+        begin, *links = _walk(last)
+        ops, role = [link.args[1] for link in links], str(first.meta.get("role"))
+        if begin is not first:
+            yield f"the chain that gives {_text(last)} does not begin at {first.name}"
+        if len({chain for op in ops for chain in chains_of(op) if chain.role == role}) > 1:
+            yield f"{first.name} holds what belongs to several chains"
         for one, other in pairwise(ops):
             if order[one] > order[other]:
-                yield f"{_text(one)} runs after {_text(other)}, which {first.name} has after it"
+                yield f"{one.name} runs after {other.name}, which {first.name} has after it"
+        for op in ops:
+            held.setdefault(op, []).append(role)
+    for node in graph.nodes:
+        yield from _broken_op(node, held.get(node, []))
+        if node.target is after and not node.users:
+            yield f"{node.name} is on no chain"
 
 
-def _broken_op(node: fx.Node, held: list[fx.Node]) -> Iterator[str]:
-    """Whether an op is on the chains that it belongs to, and on no other."""
+def _broken_op(node: fx.Node, found: list[str]) -> Iterator[str]:
+    """Whether an op is held by the chains that it belongs to, and by no other; `found` are the roles of those."""
     wanted = [chain.role for chain in chains_of(node)]
-    found = [str(first.meta.get("role")) for first in held]
     for role in sorted({*wanted, *found}):
         if found.count(role) < wanted.count(role):
             calls = f"{node.name} calls {node.target}"
@@ -191,12 +190,12 @@ def _broken_op(node: fx.Node, held: list[fx.Node]) -> Iterator[str]:
             yield f"{node.name} is held by a chain of role {role!r} {what}"
 
 
-def _walk(last: Any) -> Iterator[fx.Node]:
+def _walk(last: Any) -> list[Any]:
     """A chain from its input on."""
     chain = [last]
     while isinstance(chain[-1], fx.Node) and chain[-1].target is after:
         chain.append(chain[-1].args[0])
-    return reversed([n for n in chain if isinstance(n, fx.Node)])
+    return chain[::-1]
 
 
 def _ends(graph: fx.Graph, signature: Signature) -> list[tuple[fx.Node, Any]]:
