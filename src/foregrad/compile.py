@@ -311,7 +311,9 @@ class Compiled:
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 
     _kind = "function"
-    _advice = "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
+    _advice = (
+        "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
+    )
 
     def _state(self) -> tuple[Any, ...]:
         """The modules, optimizers and tensors whose contents the programs read and write."""

@@ -75,12 +75,15 @@ class Shapes:
         self.formulas = formulas  # of floats
         self._environment = _Environment(self, on_guard)
         self.mode = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=False)
-        self.mode.cache_enabled = False  # it costs more than it saves: ops are asked once for each look of their arguments
+        self.mode.cache_enabled = (
+            False  # it costs more than it saves: ops are asked once for each look of their arguments
+        )
         self._code: dict[str, str] = {}
         self._text: dict[str, str] = {}
         self._words: dict[str, str] = {}
         self._values: dict[Any, Any] = {}
         self._sizes: dict[Any, Any] = {}
+        self._positive: set[Any] = set()
 
     def new_symbol(self, value: int, code: str, text: str, words: str) -> torch.SymInt:
         """A symbol for a dimension of this size: its name in generated code, in listings, and in words."""
@@ -101,6 +104,15 @@ class Shapes:
             value = self.value_of(expanded)
             self._sizes[expression] = value if expanded.is_Integer else Size(expanded, value, self)
         return self._sizes[expression]
+
+    def positive(self, value: Any) -> Any:
+        """The same for the size of a dimension, which is not to be 0."""
+        expression = value.node.expr
+        if expression not in self._positive:
+            if value == 0 and not isinstance(self.size(value), int):
+                raise CaptureError(f"{self.words(expression)} is 0 here, as a size that varies.")
+            self._positive.add(expression)
+        return self.size(value)
 
     def are_equal(self, one: Size, other: Any) -> bool:
         expression = other.expression if isinstance(other, Size) else sympy.Integer(other)
@@ -130,7 +142,9 @@ class Shapes:
         expression = value.node.expr
         if any(len(part.args) > 2 for part in expression.atoms(sympy.Add, sympy.Mul) if not part.is_integer):
             raise CaptureError(f"{self.words(expression)} is not computed in one order only.")
-        return Formula(f"({_Printer(self._code).doprint(expression)})", self.text(expression), self.value_of(expression))
+        return Formula(
+            f"({_Printer(self._code).doprint(expression)})", self.text(expression), self.value_of(expression)
+        )
 
     def text(self, expression: Any) -> str:
         """The same in the names of dimensions."""

@@ -28,7 +28,9 @@ from foregrad.words.size import Formula, Size
 class Calling:
     """How the values of a program hang together with the tensors of a call; not part of the listing."""
 
-    inputs: tuple[Lifted | Expression | Size | Formula | None, ...]  # for each input of the graph; None for tangents and kept values
+    inputs: tuple[
+        Lifted | Expression | Size | Formula | None, ...
+    ]  # for each input of the graph; None for tangents and kept values
     outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
     gradients: tuple[Lifted, ...]  # inputs for which there is an output of role "grad", in that order
     tangents: tuple[int, ...]  # objects that the tangents belong to, in order

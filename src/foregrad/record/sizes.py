@@ -15,8 +15,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.faces import Formulas, formula_of
-from foregrad.words.size import Shape, frozen, frozen_all
-
+from foregrad.words.size import Formula, Shape, frozen, frozen_all
 
 #: Which dimensions vary, by the name of the argument.
 Dimensions = dict[str, tuple[int, ...]]
@@ -83,6 +82,15 @@ class Sizes:
         self.attributes |= vars(ghost).keys()
         return ghost.set_(memory.untyped_storage(), offset, size, stride)
 
+    def encode(self, value: Any, key: list[Any]) -> Any:
+        """The recorded form of a symbol among the arguments of an op; adds what it looks like to the key."""
+        if isinstance(value, torch.SymBool):
+            key.append(bool(value))
+            return key[-1]
+        found = frozen(value) if isinstance(value, torch.SymInt) else formula_of(value)
+        key.append(float if isinstance(found, Formula) else found)
+        return found
+
     def varies(self, value: Any) -> bool:
         """Whether a result of the function is a number or a shape that varies."""
         return isinstance(value, (torch.SymInt, torch.SymFloat)) or (
@@ -113,7 +121,9 @@ class Sizes:
         found = [one if isinstance(one, Assumed) else (next(conditions), one) for one in self._found][first:end]
         return list(
             dict.fromkeys(
-                one if isinstance(one, Assumed) else Assumed(self.shapes.code(one[0]), self.shapes.words(one[0]), one[1])
+                one
+                if isinstance(one, Assumed)
+                else Assumed(self.shapes.code(one[0]), self.shapes.words(one[0]), one[1])
                 for one in found
             )
         )

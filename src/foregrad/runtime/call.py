@@ -66,7 +66,9 @@ class CallWriter:
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
         self.differentiable = [lifted for lifted in self._tensor_inputs() if lifted in self.gradients]
-        self.rest = [given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)]
+        self.rest = [
+            given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)
+        ]
         self.dims = dims_of(compiled.sizes)
         self.watched = compiled.watched()
         self.early = [number for number in self.effects.early if number in self._counters()]

@@ -136,7 +136,9 @@ class CompiledStage:
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
-        layouts = tuple(None if t is None else self._layout(t, s) for t, s in zip(tangents, self.stage.sources, strict=True))
+        layouts = tuple(
+            None if t is None else self._layout(t, s) for t, s in zip(tangents, self.stage.sources, strict=True)
+        )
         if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
             return layouts
         usual = usual_layouts(self.stage.sources)
@@ -235,7 +237,9 @@ class CompiledStage:
         assert self.stage.earlier is not None
         strides = tuple(t.spec.stride for t in self.stage.earlier.tangents if t is not None)
         numbers = tuple(self.program.calling.inputs[i] for i in self.halves.inputs)
-        return (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, repr((strides, numbers)))
+        return (
+            (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, repr((strides, numbers)))
+        )
 
     def next_stage(self, tangents: Sequence[Any], dims: Dims) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""
@@ -305,8 +309,11 @@ class Later(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], around: Any, tangents: Any, *edges: Any) -> Any:
+    def forward(
+        ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], around: Any, tangents: Any, *edges: Any
+    ) -> Any:
         halves, stage = compiled.halves, compiled.stage
+        assert stage.earlier is not None
         live, dims = around
         strides, numbers = compiled.at(dims)
         with exclude_keys(BELOW_AUTOGRAD):
