@@ -60,7 +60,7 @@ def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
 
 @dataclass(frozen=True)
 class Plan:
-    """How to capture a call: which of its dimensions are symbols, and which condition it failed, if that is the reason."""
+    """How to capture a call: which of its dimensions are symbols, and the condition that it failed, if there is one."""
 
     look: Look
     dims: Dimensions
@@ -141,9 +141,7 @@ def _varying(choice: Choice, look: Look, before: list[Look]) -> Dimensions:
             name: tuple(dim for dim, size in enumerate(shape) if any(one[name][dim] != size for one in alike))
             for name, shape in look.shapes.items()
         }
-    return {
-        name: dims for name, of in found.items() if (dims := tuple(dim for dim in of if look.shapes[name][dim] > 1))
-    }
+    return _varied(found, look.shapes)
 
 
 def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape]) -> Dimensions:
@@ -154,8 +152,14 @@ def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape]) -> D
         wrong = [dim for dim in dims if not -rank <= dim < rank]
         if wrong:
             raise ValueError(f"dynamic names dimension {wrong[0]} of {name!r}, which has {rank}")
-    dims = {name: tuple(dim % len(shapes[name]) for dim in of) for name, of in choice.items() if shapes[name]}
-    return {name: kept for name, of in dims.items() if (kept := tuple(dim for dim in of if shapes[name][dim] > 1))}
+    found = {name: tuple(dim % len(shapes[name]) for dim in of) for name, of in choice.items() if shapes[name]}
+    return _varied(found, shapes)
+
+
+def _varied(found: Dimensions, shapes: dict[str, Shape]) -> Dimensions:
+    """Without the sizes that behave otherwise, 0 and 1."""
+    kept = {name: tuple(dim for dim in dims if shapes[name][dim] > 1) for name, dims in found.items()}
+    return {name: dims for name, dims in kept.items() if dims}
 
 
 @dataclass(frozen=True)
@@ -164,13 +168,12 @@ class Conditions:
 
     symbols: tuple[Symbol, ...]
     assumed: tuple[Assumed, ...]
-    check: Callable[[Dims], tuple[bool, ...]]
+    checks: tuple[Callable[[Dims], Any], ...]
 
     @staticmethod
     def of(sizes: Sizes) -> Conditions:
         assumed = tuple(sizes.assumed())
-        check = formulas(sizes, f"({''.join(f'{one.code}, ' for one in assumed)})")
-        return Conditions(tuple(sizes.symbols), assumed, check)
+        return Conditions(tuple(sizes.symbols), assumed, tuple(formulas(sizes, one.code) for one in assumed))
 
     def failing(self, look: Look) -> list[str]:
         """The conditions that a call does not meet, in words."""
@@ -179,7 +182,7 @@ class Conditions:
         small = [f"{symbol.words} > 1 does not hold: it is {size}" for symbol, size in named if size < 2]
         if small:
             return small
-        failed = [one for one, holds in zip(self.assumed, self.check(dims), strict=True) if not holds]
+        failed = [one for one, check in zip(self.assumed, self.checks, strict=True) if not _holds(check, dims)]
         return [f"{one.text} does not hold: {self._given(one, named)} ({one.line})" for one in failed]
 
     def _given(self, one: Assumed, named: list[tuple[Symbol, int]]) -> str:
@@ -189,3 +192,10 @@ class Conditions:
         """What varies, and under which conditions."""
         names = ", ".join(symbol.words for symbol in self.symbols)
         return [f"{names} may vary", *(f"as long as {one.text} ({one.line})" for one in self.assumed)]
+
+
+def _holds(check: Callable[[Dims], Any], dims: Dims) -> bool:
+    try:
+        return bool(check(dims))
+    except ZeroDivisionError:
+        return False

@@ -83,6 +83,7 @@ class Shapes:
         self._words: dict[str, str] = {}
         self._values: dict[Any, Any] = {}
         self._sizes: dict[Any, Any] = {}
+        self._positive: set[Any] = set()
 
     def new_symbol(self, value: int, code: str, text: str, words: str) -> torch.SymInt:
         """A symbol for a dimension of this size: its name in generated code, in listings, and in words."""
@@ -103,6 +104,15 @@ class Shapes:
             value = self.value_of(expanded)
             self._sizes[expression] = value if expanded.is_Integer else Size(expanded, value, self)
         return self._sizes[expression]
+
+    def positive(self, value: Any) -> Any:
+        """The same for the size of a dimension, which is not to be 0."""
+        expression = value.node.expr
+        if expression not in self._positive:
+            if value == 0 and not isinstance(self.size(value), int):
+                raise CaptureError(f"{self.words(expression)} is 0 here, as a size that varies.")
+            self._positive.add(expression)
+        return self.size(value)
 
     def are_equal(self, one: Size, other: Any) -> bool:
         expression = other.expression if isinstance(other, Size) else sympy.Integer(other)

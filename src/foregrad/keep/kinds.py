@@ -31,6 +31,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end", "has_dims"),
     ),
     "Replay": ("functionalize.replay", ("op",)),
+    "SamePattern": ("runtime.overlap", ("pattern",)),
     "SameState": ("runtime.same", ("state",)),
     "SameTensors": ("runtime.same", ("specs", "kinds", "free")),
     "Spec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),

@@ -28,6 +28,7 @@ from foregrad.record.results import Base
 from foregrad.record.trace import Alias, Storage
 from foregrad.runtime.halves import Way
 from foregrad.substrate import FakeTensor, no_dispatch_modes
+from foregrad.words.size import VARYING, Formula, Size
 from foregrad.words.spec import Spec
 
 
@@ -139,7 +140,7 @@ class _Writer:
         lines += [f"{name}: {self.by_value(table)}" for name, table in named.items()]
         return "\n".join(lines)
 
-    def input(self, one: Lifted | Expression | None) -> str:
+    def input(self, one: Lifted | Expression | Size | Formula | None) -> str:
         if not isinstance(one, Lifted):
             return self.value(one)
         base = None if one.base is None else one.base.alias.object
@@ -178,6 +179,8 @@ class _Writer:
             return f"base {self.alias(value.alias)} {self.value(parts)}"
         if isinstance(value, Expression):
             return self.number(value)
+        if isinstance(value, VARYING):
+            return repr(value)
         if isinstance(value, BaseException):
             return f"<{type(value).__name__}>"
         if isinstance(value, torch.Tensor):

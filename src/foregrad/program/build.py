@@ -390,6 +390,8 @@ def _short(text: str) -> str:
 
 def _refer(value: Any, recorder: Any) -> Any:
     """A value to store with `Ref`s for its tensors."""
+    if recorder.sizes is not None and recorder.sizes.varies(value):
+        return recorder.sizes.plain(value)
     if isinstance(value, torch.Tensor):
         return Ref(recorder.alias(value).object) if recorder.knows(value) else value
     if isinstance(value, dict):

@@ -46,4 +46,5 @@ class Attributes:
 
     def _is_ours(self, value: Any) -> bool:
         is_tensor = isinstance(value, torch.Tensor) and self.recording.recorder.knows(value)
-        return is_tensor or expression_of(value) is not None
+        sizes = self.recording.sizes
+        return is_tensor or expression_of(value) is not None or (sizes is not None and sizes.varies(value))

@@ -16,6 +16,9 @@ from foregrad.record.numbers import INFIX, Float
 from foregrad.record.symbols import Symbolic
 from foregrad.words.size import Formula, Size, frozen
 
+#: Numbers of torch's that stand for others.
+SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
+
 _EXACT = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod}
 
 
@@ -128,8 +131,9 @@ def _binary(function: Callable[..., Any], *, is_reflected: bool = False) -> Any:
         pair = (other, self) if is_reflected else (self, other)
         if function in _EXACT and (type(other) is int or isinstance(other, torch.SymInt)):
             return faced(function(*map(_raw, pair)))
-        is_power = function is operator.pow and not is_reflected and type(other) is int and 0 < other <= _FEW
-        return faced(_product(_raw(self), other)) if is_power else _numbers(self).compute(function, pair)
+        if function is operator.pow and not is_reflected and type(other) is int and 0 < other <= _FEW:
+            return faced(_product(_raw(self), other))
+        return _numbers(self).compute(function, pair)
 
     return method
 

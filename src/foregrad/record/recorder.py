@@ -11,7 +11,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
-from foregrad.record.faces import formula_of, unfaced
+from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
 from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
 from foregrad.record.impure import draws, generator_in
@@ -248,23 +248,11 @@ class Recorder(TorchDispatchMode):
         if kind is torch.Generator:
             key.append(kind)
             return self.generators.of(value, self._where)
-        if self.sizes is not None and isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            return self._encode_symbol(value, key, given)
+        if self.sizes is not None and isinstance(value, SYMBOLS):
+            self.values.numbers_used = True
+            return self.sizes.encode(value, key)
         key.append(object())  # an argument of another type: never the same twice
         return value
-
-    def _encode_symbol(self, value: Any, key: list[Any], given: list[torch.Tensor]) -> Any:
-        """A size that varies, or a number that is computed from such."""
-        if isinstance(value, torch.SymInt):
-            size = frozen(value)
-            key.append(size)
-            return size
-        formula = formula_of(value)
-        if formula is None:
-            return self._encode(bool(value), key, given)
-        self.values.numbers_used = True
-        key.append(float)
-        return formula
 
     def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
         result = func(*[self._ghost(a) for a in args], **kwargs)

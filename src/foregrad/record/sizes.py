@@ -15,8 +15,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.faces import Formulas, formula_of
-from foregrad.words.size import Shape, frozen, frozen_all
-
+from foregrad.words.size import Formula, Shape, frozen, frozen_all
 
 #: Which dimensions vary, by the name of the argument.
 Dimensions = dict[str, tuple[int, ...]]
@@ -82,6 +81,15 @@ class Sizes:
         ghost = torch.empty(0, dtype=real.dtype, device=real.device)
         self.attributes |= vars(ghost).keys()
         return ghost.set_(memory.untyped_storage(), offset, size, stride)
+
+    def encode(self, value: Any, key: list[Any]) -> Any:
+        """The recorded form of a symbol among the arguments of an op; adds what it looks like to the key."""
+        if isinstance(value, torch.SymBool):
+            key.append(bool(value))
+            return key[-1]
+        found = frozen(value) if isinstance(value, torch.SymInt) else formula_of(value)
+        key.append(float if isinstance(found, Formula) else found)
+        return found
 
     def varies(self, value: Any) -> bool:
         """Whether a result of the function is a number or a shape that varies."""

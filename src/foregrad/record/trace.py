@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.substrate import OpOverload
-from foregrad.words.size import frozen, frozen_all
+from foregrad.words.size import frozen, frozen_all, frozen_shape
 from foregrad.words.spec import Spec
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
@@ -129,5 +129,5 @@ def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geo
     bits = tensor.is_conj() + 2 * tensor.is_neg() if tensor.is_complex() or tensor.is_neg() else 0
     if has_symbols:
         offset = frozen(tensor.storage_offset())
-        return (frozen_all(tensor.size()), frozen_all(tensor.stride()), offset, tensor.dtype), bits
+        return (frozen_shape(tensor.size()), frozen_all(tensor.stride()), offset, tensor.dtype), bits
     return (tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype), bits

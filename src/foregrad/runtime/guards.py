@@ -21,7 +21,7 @@ from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
-from foregrad.runtime.overlap import Overlap
+from foregrad.runtime.overlap import Overlap, SamePattern
 from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
@@ -316,7 +316,7 @@ class GuardWriter:
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap and len(reals) > 1:
-            overlap = Overlap.of(reals)
+            overlap = Overlap.of(reals) if self.assumed.sizes is None else SamePattern.of(reals)
             self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
 
     def _sizes(self) -> None:
@@ -326,8 +326,11 @@ class GuardWriter:
         for symbol in self.assumed.sizes.symbols:
             self.source.line(f"{symbol.code} = {self.bound[id(symbol.real)]}.size({symbol.dim})")
             self.miss_if(f"{symbol.code} < 2")
-        for assumed in self.assumed.sizes.checked():
-            self.miss_if(f"not {assumed.code}")
+        with self.source.block("try:"):
+            for assumed in self.assumed.sizes.checked():
+                self.miss_if(f"not {assumed.code}")
+            self.source.line("pass")
+        self.source.line("except ZeroDivisionError: return MISS")
         for lifted in self.assumed.lifted:
             if _free(lifted)[1]:
                 self.miss_if(f"{self.bound[id(lifted.real)]}.stride() != {lifted.spec.stride}")

@@ -327,6 +327,7 @@ class Later(torch.autograd.Function):
         ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], around: Any, tangents: Any, *edges: Any
     ) -> Any:
         halves, stage = compiled.halves, compiled.stage
+        assert stage.earlier is not None
         live, dims = around
         strides, numbers = compiled.at(dims)
         with exclude_keys(BELOW_AUTOGRAD):

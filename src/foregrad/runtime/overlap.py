@@ -88,6 +88,20 @@ class Overlap:
         return all(map(known.is_free, moved)) and not any(a < d and c < b for (a, b), (c, d) in combinations(moved, 2))
 
 
+@dataclass(frozen=True)
+class SamePattern:
+    """The same for tensors whose sizes vary: all are looked at in each call."""
+
+    pattern: list[list[int]]
+
+    @staticmethod
+    def of(tensors: Sequence[torch.Tensor]) -> SamePattern:
+        return SamePattern(_pattern(tensors))
+
+    def __call__(self, tensors: Sequence[torch.Tensor]) -> bool:
+        return _pattern(tensors) == self.pattern
+
+
 def _pattern(tensors: Sequence[torch.Tensor]) -> list[list[int]]:
     place = {id(t): i for i, t in enumerate(tensors)}
     return [[place[id(t)] for t in group] for group in overlapping_groups(tensors)]

@@ -44,8 +44,8 @@ _KINDS = {torch.Tensor, torch.nn.Parameter}
 
 
 def same_tensors(examples: Sequence[Any], free: Sequence[Free] = ()) -> Check:
-    sizes = [_fixed(t.size(), dims) for t, (dims, _) in zip(examples, free, strict=True)] if free else None
-    strides = [_fixed(t.stride(), dims) for t, (_, dims) in zip(examples, free, strict=True)] if free else None
+    sizes: Any = [_fixed(t.size(), dims) for t, (dims, _) in zip(examples, free, strict=True)] if free else None
+    strides: Any = [_fixed(t.stride(), dims) for t, (_, dims) in zip(examples, free, strict=True)] if free else None
     check: Check = TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
 

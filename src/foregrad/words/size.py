@@ -55,9 +55,15 @@ class Size:
     def __bool__(self) -> bool:
         return bool(self.symbol())
 
+    def __copy__(self) -> Size:
+        return self
+
+    def __deepcopy__(self, memo: Any) -> Size:
+        return self
+
 
 class Formula:
-    """A number of Python's that is computed from sizes and is none itself, such as a float; `repr` and `str` as above."""
+    """A number that is computed from sizes and is none itself, such as a float; `repr` and `str` as above."""
 
     __slots__ = ("code", "text", "value")
 
@@ -103,7 +109,12 @@ for _name in ("lt", "le", "gt", "ge"):
 
 def frozen(value: Any) -> Any:
     """A size as torch gives it, as an integer or a `Size`."""
-    return value if type(value) is int else value.node.shape_env.shapes.size(value)
+    return value if type(value) in (int, Size) else value.node.shape_env.shapes.size(value)
+
+
+def frozen_shape(values: Iterable[Any]) -> tuple[Any, ...]:
+    """The same for the sizes of a tensor, none of which is 0 from here on: an empty one has a program of its own."""
+    return tuple([value if type(value) is int else value.node.shape_env.shapes.positive(value) for value in values])
 
 
 class Shape(tuple[Any, ...]):
