@@ -60,7 +60,8 @@ class Chain:
     def inputs(self) -> tuple[Input, ...]:
         """What the chain begins with."""
         names = [f"{self.name} {part}" if len(self.parts) > 1 else self.name for part in self.parts]
-        return tuple(Input(self.role, n, TokenSpec.make(p)) for n, p in zip(names, self.parts, strict=True))
+        device = self.of if self.kind == "rng" and isinstance(self.of, str) else "cpu"
+        return tuple(Input(self.role, n, TokenSpec.make(p, device)) for n, p in zip(names, self.parts, strict=True))
 
 
 def chains_of(node: fx.Node) -> Iterator[Chain]:

@@ -129,8 +129,8 @@ class TokenSpec(Spec):
     kind: str = "token"
 
     @staticmethod
-    def make(kind: str = "token") -> TokenSpec:
-        return TokenSpec((), (), torch.bool, kind=kind)
+    def make(kind: str = "token", device: str = "cpu") -> TokenSpec:
+        return TokenSpec((), (), torch.bool, torch.device(device), kind=kind)
 
     def matches(self, other: object) -> bool:
         return other == "NoneType"
