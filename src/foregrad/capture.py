@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -21,6 +20,7 @@ from foregrad.record.attributes import Attributes
 from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
 from foregrad.record.declared import Container, Declared, declare, leaves_in
 from foregrad.record.inputs import Lifted
+from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
@@ -29,11 +29,17 @@ from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.record.sizes import Dimensions, Sizes
 from foregrad.record.wrapped import Outer
+from foregrad.refusals import (
+    refuse_attributes,
+    refuse_growth,
+    refuse_kept,
+    refuse_made_up,
+    refuse_wrappers,
+)
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.spec import Spec
-from foregrad.words.wrapped import is_wrapper
 
 #: While a step is recorded, functions of Python's take its numbers.
 _one_at_a_time = threading.RLock()
@@ -123,14 +129,7 @@ def _capture_call(
     modules = recording.modules
     reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     names = {id(variable.value): variable.name for variable in reach}
-    tops = [module for module in (target, *state) if isinstance(module, torch.nn.Module)]
-    for module in tops:
-        modules.add_names("" if len(tops) == 1 else names.get(id(module), type(module).__name__), module)
-    if isinstance(target, torch.nn.Module):
-        modules.called[id(target)] = target
-    for variable in reach:
-        if isinstance(variable.value, torch.nn.Module):
-            modules.add_names(variable.name, variable.value)
+    _name_modules(modules, target, state, reach, names)
     streams, kept_generators = recording.recorder.generators, generators(modules.tops, body)
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
         streams.add(name, generator)
@@ -154,26 +153,43 @@ def _capture_call(
     reach = (
         reach if python is None else tuple(variables(body))
     )  # what it changes there is said, and no reason to capture anew
-    _refuse_kept(recording, body, reach)
-    _refuse_attributes(recording)
-    _refuse_growth(recording)
+    refuse_kept(recording, body, reach)
+    refuse_attributes(recording)
+    refuse_growth(recording)
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
-    _refuse_wrappers(recording, kept_outside)
+    refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
-    lifted, outer = recording.inputs.all, recording.inputs.outer
-    places = locate([*(one.real for one in lifted), *(one.real for one in outer)], modules.tops, body)
-    give_names(recording, places, declared)
-    locations: dict[Any, Location] = {
-        one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places
-    }
-    locations |= {one: places[id(one.real)] for one in outer if id(one.real) in places}
-    _refuse_made_up(recording, locations)
+    locations = _located(recording, body, declared)
+    refuse_made_up(recording, locations)
     program = build(stage, _name(target))
     drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
     called = tuple(modules.called.values())
     return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes)
+
+
+def _name_modules(
+    modules: CalledModules, target: Any, state: tuple[Any, ...], reach: tuple[Variable, ...], names: dict[int, str]
+) -> None:
+    """Paths for the modules that the function can reach, by which their parameters are named."""
+    tops = [module for module in (target, *state) if isinstance(module, torch.nn.Module)]
+    for module in tops:
+        modules.add_names("" if len(tops) == 1 else names.get(id(module), type(module).__name__), module)
+    if isinstance(target, torch.nn.Module):
+        modules.called[id(target)] = target
+    for variable in reach:
+        if isinstance(variable.value, torch.nn.Module):
+            modules.add_names(variable.name, variable.value)
+
+
+def _located(recording: Recording, body: Any, declared: Declared) -> dict[Any, Location]:
+    """Where inputs that are no arguments are kept; each gets its name."""
+    lifted, outer = recording.inputs.all, recording.inputs.outer
+    places = locate([*(one.real for one in lifted), *(one.real for one in outer)], recording.modules.tops, body)
+    give_names(recording, places, declared)
+    found: dict[Any, Location] = {one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places}
+    return found | {one: places[id(one.real)] for one in outer if id(one.real) in places}
 
 
 def _holders(
@@ -189,77 +205,6 @@ def _holders(
     for variable in reach:
         if isinstance(variable.value, PLAIN_OR_CONTAINER):
             yield AsHolder(variable)
-
-
-def _refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
-    """A tensor put into a variable, a list or an object outside would stay there without data."""
-    values = {(id(variable.owner), variable.key): variable.value for variable in before}
-    for variable in variables(body):
-        kept = [t for t in _tensors_in(variable.value) if recording.recorder.knows(t)]
-        if not kept:
-            continue
-        if kept[0] is variable.value:
-            variable.assign(values.get((id(variable.owner), variable.key)))
-        raise CaptureError(
-            f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
-            f"cannot do that at each call.\n{recording.definition}\nReturn the tensor and store it outside."
-        )
-
-
-def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
-    """Tensors in a value, in containers in it, and in the attributes of a plain object."""
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple, set)) and depth:
-        return [t for v in value for t in _tensors_in(v, depth - 1)]
-    if isinstance(value, dict) and depth:
-        return [t for v in value.values() for t in _tensors_in(v, depth - 1)]
-    is_plain = not isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module))
-    return _tensors_in(vars(value), 1) if depth and is_plain and hasattr(value, "__dict__") else []
-
-
-def _refuse_attributes(recording: Recording) -> None:
-    """A Python attribute set on an input would be lost."""
-    attributes = () if recording.sizes is None else recording.sizes.attributes
-    for lifted in recording.inputs.all:
-        names = [name for name in vars(lifted.ghost) if not name.startswith("_") and name not in attributes]
-        if names:
-            raise CaptureError(
-                f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
-                f"each call.\n{recording.definition}\nSet it outside."
-            )
-
-
-def _refuse_wrappers(recording: Recording, stored: list[torch.Tensor]) -> None:
-    """Only results are wrapped again."""
-    for tensor in stored:
-        if is_wrapper(tensor):
-            raise CaptureError(
-                f"the function stores a {type(tensor).__name__} in a module or in declared state.\n"
-                f"{recording.definition}\nReturn it and store it outside, or store its parts."
-            )
-
-
-def _refuse_made_up(recording: Recording, locations: dict[Any, Location]) -> None:
-    """A tensor that the function has made around tensors from outside would always be the one of this call."""
-    for outer in recording.inputs.outer:
-        if not outer.is_argument and outer not in locations:
-            raise CaptureError(
-                f"the function uses a {outer.recipe} that is no argument, and in no module or variable.\n"
-                f"{recording.definition}\nPass it as an argument."
-            )
-
-
-def _refuse_growth(recording: Recording) -> None:
-    """Memory behind an input that it does not show would come to light."""
-    for op in recording.recorder.ops[: recording.num_forward]:
-        storage = op.renames.storage if op.renames is not None else None
-        for lifted in recording.inputs.all if storage is not None and storage.is_grown else ():
-            if lifted.alias.storage is storage and lifted.num_bytes > storage.num_bytes:
-                raise CaptureError(
-                    f"the function grows an input {lifted.spec} into memory behind it.\n  at {op.origin}\nPass all of "
-                    "its memory, or a copy."
-                )
 
 
 def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

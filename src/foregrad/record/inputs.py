@@ -152,13 +152,15 @@ class Inputs:
 
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
-        if is_wrapper(tensor) and tensor.layout is torch.strided:
+        if is_wrapper(tensor) and tensor.layout is torch.strided and self._recorder.sizes is None:
             for path, part in named_parts(tensor):
                 if id(tensor) in self.names:
                     self.names.setdefault(id(part), self.names[id(tensor)] + path)
                 self._check_kind(part, definition)
             return
-        if tensor.layout is not torch.strided:
+        if is_wrapper(tensor) and tensor.layout is torch.strided:
+            what, instead = f"is a {type(tensor).__name__}", "Say dynamic=False; with it sizes that vary cannot be"
+        elif tensor.layout is not torch.strided:
             what, instead = (
                 f"has the layout {tensor.layout}",
                 "Pass strided tensors, such as its parts; others cannot be",

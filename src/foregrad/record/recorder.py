@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.devices import Device
 from foregrad.record.draws import Draws
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
-from foregrad.record.ghosts import GhostTable, Kind, Outcome, kind_of, make, written
+from foregrad.record.ghosts import Kind, Outcome, kind_of, make, written
 from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
@@ -26,7 +24,8 @@ from foregrad.record.known import (
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.sizes import Sizes
-from foregrad.record.trace import Alias, Op, Storage, aliases_in, geometry_of
+from foregrad.record.tensors import Tensors
+from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.record.values import Values
 from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
@@ -43,11 +42,9 @@ from foregrad.substrate import (
     num_function_modes,
     version_of,
 )
-from foregrad.words.size import frozen
-from foregrad.words.wrapped import is_wrapper, is_wrapper_type, parts
+from foregrad.words.wrapped import is_wrapper_type
 
 aten = torch.ops.aten
-_tables = threading.local()
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
@@ -61,23 +58,16 @@ _SAYS_NO_VIEW = {
 }
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(Tensors, TorchDispatchMode):
     """Turns calls into `Op`s over `Alias`es.
 
     `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
     """
 
     def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None = None) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        if not hasattr(_tables, "ghosts"):
-            _tables.ghosts = GhostTable()
-        self.sizes = sizes
-        self.table: GhostTable = _tables.ghosts if sizes is None else GhostTable(sizes.mode)
-        self._lift = lift
-        self.device = Device()
+        TorchDispatchMode.__init__(self)
+        Tensors.__init__(self, lift, sizes)
         self.ops: list[Op] = []
-        self.storages: list[Storage] = []
-        self.objects: list[torch.Tensor] = []
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()
         self.unsized: set[Storage] = set()  # tensors whose size depends on data, and is a bound here
@@ -85,81 +75,15 @@ class Recorder(TorchDispatchMode):
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
         self.module = ""
-        self._alias_of: dict[int, Alias] = {}
-        self._storage_of: dict[int, Storage] = {}
         self._origins = Origins(self._note_live)
         self.draws = Draws()
         self.generators = Generators()
-        self._num_aliases = 0
 
     supports_higher_order_operators = True  # to refuse them in words
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False  # saves a wrapper around every op; nobody compiles a recording
-
-    # -- what the tensors are -------------------------------------------------------------------------
-
-    def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor is a ghost, or wraps one."""
-        return id(tensor) in self._alias_of or (is_wrapper(tensor) and any(map(self.owns, parts(tensor))))
-
-    def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor if self.knows(tensor) else self._lift(tensor)
-
-    def owns(self, tensor: torch.Tensor) -> bool:
-        """Whether a tensor lies in the memory of a ghost."""
-        return tensor.untyped_storage()._cdata in self._storage_of
-
-    def alias(self, tensor: torch.Tensor) -> Alias:
-        """The alias that a ghost stands for; a tensor that autograd unpacked is known by its storage."""
-        found = self._alias_of.get(id(tensor))
-        if found is not None:
-            return found
-        storage = self._storage_of.get(tensor.untyped_storage()._cdata)
-        if storage is None:
-            return self.alias(self._lift(tensor))
-        geometry = geometry_of(tensor, has_symbols=self.sizes is not None)
-        for known in storage.aliases:
-            if (known.geometry, known.bits) == geometry:
-                return self.take_for(tensor, known)
-        return self.register(tensor, storage=storage)
-
-    def take_for(self, tensor: torch.Tensor, alias: Alias) -> Alias:
-        """Let a tensor stand for one that is known."""
-        self._alias_of[id(tensor)] = alias
-        self.objects.append(tensor)
-        return alias
-
-    def register(
-        self,
-        tensor: torch.Tensor,
-        *,
-        kind: str = "fresh",
-        storage: Storage | None = None,
-        parent: Alias | None = None,
-        op: int | None = None,
-        position: int = 0,
-    ) -> Alias:
-        """Give a ghost that was just made, or has just changed its geometry, its alias."""
-        handle = tensor.untyped_storage()
-        storage = storage or self._storage_of.get(handle._cdata)
-        if storage is None:
-            device = self.device.shown(tensor.device)
-            storage = Storage(len(self.storages), kind, handle, frozen(handle.nbytes()), device)
-            self.storages.append(storage)
-            self._storage_of[handle._cdata] = storage
-        before = self._alias_of.get(id(tensor))
-        (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)
-        meta = self.table.number_of((size, stride, dtype, bits, storage.device))
-        number = before.object if before is not None else len(self.objects)
-        index, self._num_aliases = self._num_aliases, self._num_aliases + 1
-        alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)
-        if before is None:
-            self.objects.append(tensor)
-        storage.aliases.append(alias)
-        self._alias_of[id(tensor)] = alias
-        return alias
 
     def forget(self, start: int) -> None:
         """Let go of the ops from this one on."""

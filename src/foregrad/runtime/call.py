@@ -44,7 +44,6 @@ from foregrad.substrate import (
     version_of,
 )
 from foregrad.words.size import VARYING, Formula, Size, sizes_in
-from foregrad.words.spec import Spec
 from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6

@@ -1,0 +1,95 @@
+"""Tensors: the ghosts of a recording, and the alias that each of them stands for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import torch
+
+from foregrad.record.devices import Device
+from foregrad.record.ghosts import GhostTable
+from foregrad.record.sizes import Sizes
+from foregrad.record.trace import Alias, Storage, geometry_of
+from foregrad.words.size import frozen
+from foregrad.words.wrapped import is_wrapper, parts
+
+_tables = threading.local()
+
+
+class Tensors:
+    """Ghosts by their identity, and their memory. `lift` is asked for a ghost when a real tensor turns up."""
+
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None) -> None:
+        if not hasattr(_tables, "ghosts"):
+            _tables.ghosts = GhostTable()
+        self.sizes = sizes
+        self.table: GhostTable = _tables.ghosts if sizes is None else GhostTable(sizes.mode)
+        self._lift = lift
+        self.device = Device()
+        self.storages: list[Storage] = []
+        self.objects: list[torch.Tensor] = []
+        self._alias_of: dict[int, Alias] = {}
+        self._storage_of: dict[int, Storage] = {}
+        self._num_aliases = 0
+
+    def knows(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor is a ghost, or wraps one."""
+        return id(tensor) in self._alias_of or (is_wrapper(tensor) and any(map(self.owns, parts(tensor))))
+
+    def _swap(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self.knows(tensor) else self._lift(tensor)
+
+    def owns(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies in the memory of a ghost."""
+        return tensor.untyped_storage()._cdata in self._storage_of
+
+    def alias(self, tensor: torch.Tensor) -> Alias:
+        """The alias that a ghost stands for; a tensor that autograd unpacked is known by its storage."""
+        found = self._alias_of.get(id(tensor))
+        if found is not None:
+            return found
+        storage = self._storage_of.get(tensor.untyped_storage()._cdata)
+        if storage is None:
+            return self.alias(self._lift(tensor))
+        geometry = geometry_of(tensor, has_symbols=self.sizes is not None)
+        for known in storage.aliases:
+            if (known.geometry, known.bits) == geometry:
+                return self.take_for(tensor, known)
+        return self.register(tensor, storage=storage)
+
+    def take_for(self, tensor: torch.Tensor, alias: Alias) -> Alias:
+        """Let a tensor stand for one that is known."""
+        self._alias_of[id(tensor)] = alias
+        self.objects.append(tensor)
+        return alias
+
+    def register(
+        self,
+        tensor: torch.Tensor,
+        *,
+        kind: str = "fresh",
+        storage: Storage | None = None,
+        parent: Alias | None = None,
+        op: int | None = None,
+        position: int = 0,
+    ) -> Alias:
+        """Give a ghost that was just made, or has just changed its geometry, its alias."""
+        handle = tensor.untyped_storage()
+        storage = storage or self._storage_of.get(handle._cdata)
+        if storage is None:
+            device = self.device.shown(tensor.device)
+            storage = Storage(len(self.storages), kind, handle, frozen(handle.nbytes()), device)
+            self.storages.append(storage)
+            self._storage_of[handle._cdata] = storage
+        before = self._alias_of.get(id(tensor))
+        (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)
+        meta = self.table.number_of((size, stride, dtype, bits, storage.device))
+        number = before.object if before is not None else len(self.objects)
+        index, self._num_aliases = self._num_aliases, self._num_aliases + 1
+        alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)
+        if before is None:
+            self.objects.append(tensor)
+        storage.aliases.append(alias)
+        self._alias_of[id(tensor)] = alias
+        return alias

@@ -1,0 +1,85 @@
+"""Refusals: what a function does to the world outside that a program could not do at each call."""
+
+from __future__ import annotations
+
+from types import FunctionType, ModuleType
+from typing import Any
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.record.recording import Recording
+from foregrad.runtime.locate import Location, Variable, variables
+from foregrad.words.spec import Spec
+from foregrad.words.wrapped import is_wrapper
+
+
+def refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:
+    """A tensor put into a variable, a list or an object outside would stay there without data."""
+    values = {(id(variable.owner), variable.key): variable.value for variable in before}
+    for variable in variables(body):
+        kept = [t for t in _tensors_in(variable.value) if recording.recorder.knows(t)]
+        if not kept:
+            continue
+        if kept[0] is variable.value:
+            variable.assign(values.get((id(variable.owner), variable.key)))
+        raise CaptureError(
+            f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
+            f"cannot do that at each call.\n{recording.definition}\nReturn the tensor and store it outside."
+        )
+
+
+def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
+    """Tensors in a value, in containers in it, and in the attributes of a plain object."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple, set)) and depth:
+        return [t for v in value for t in _tensors_in(v, depth - 1)]
+    if isinstance(value, dict) and depth:
+        return [t for v in value.values() for t in _tensors_in(v, depth - 1)]
+    is_plain = not isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module))
+    return _tensors_in(vars(value), 1) if depth and is_plain and hasattr(value, "__dict__") else []
+
+
+def refuse_attributes(recording: Recording) -> None:
+    """A Python attribute set on an input would be lost."""
+    attributes = () if recording.sizes is None else recording.sizes.attributes
+    for lifted in recording.inputs.all:
+        names = [name for name in vars(lifted.ghost) if not name.startswith("_") and name not in attributes]
+        if names:
+            raise CaptureError(
+                f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
+                f"each call.\n{recording.definition}\nSet it outside."
+            )
+
+
+def refuse_wrappers(recording: Recording, stored: list[torch.Tensor]) -> None:
+    """Only results are wrapped again."""
+    for tensor in stored:
+        if is_wrapper(tensor):
+            raise CaptureError(
+                f"the function stores a {type(tensor).__name__} in a module or in declared state.\n"
+                f"{recording.definition}\nReturn it and store it outside, or store its parts."
+            )
+
+
+def refuse_made_up(recording: Recording, locations: dict[Any, Location]) -> None:
+    """A tensor that the function has made around tensors from outside would always be the one of this call."""
+    for outer in recording.inputs.outer:
+        if not outer.is_argument and outer not in locations:
+            raise CaptureError(
+                f"the function uses a {outer.recipe} that is no argument, and in no module or variable.\n"
+                f"{recording.definition}\nPass it as an argument."
+            )
+
+
+def refuse_growth(recording: Recording) -> None:
+    """Memory behind an input that it does not show would come to light."""
+    for op in recording.recorder.ops[: recording.num_forward]:
+        storage = op.renames.storage if op.renames is not None else None
+        for lifted in recording.inputs.all if storage is not None and storage.is_grown else ():
+            if lifted.alias.storage is storage and lifted.num_bytes > storage.num_bytes:
+                raise CaptureError(
+                    f"the function grows an input {lifted.spec} into memory behind it.\n  at {op.origin}\nPass all of "
+                    "its memory, or a copy."
+                )
