@@ -143,7 +143,7 @@ class Compiled:
         found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
         if can_be_made_again(args, kwargs):
             return found
-        return replace(found, unsure=(*found.unsure, "an argument is a view, has a history, or shares memory"))
+        return replace(found, unsure=(*found.unsure, "an argument is a view, wraps others, has a history, or shares memory"))
 
     def _options(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""

@@ -25,6 +25,7 @@ from foregrad.keep.places import Places
 from foregrad.keep.plain import to_json
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import KeptStage
+from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import OpOverload, TreeSpec
 from foregrad.substrate_keep import op_namespace, tree_spec_to_text
 from foregrad.words.generated import Generated, generated_of
@@ -154,6 +155,8 @@ class Describer:
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, SameWrapper):
+        return f"an input that is a {value.recipe.kind.__name__}, a tensor that wraps others"
     if isinstance(value, CellType):
         return f"a variable around the function (now {str(value.cell_contents)[:40]}; make it an argument or a default)"
     named = getattr(value, "__qualname__", None)
