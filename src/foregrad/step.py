@@ -16,6 +16,7 @@ from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
 from foregrad.capture import Captured, capture_call
 from foregrad.compile import Capture, Compiled
+from foregrad.dynamic import Choice, checked, for_backend
 from foregrad.errors import CaptureError
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
@@ -33,6 +34,7 @@ def step(
     rng: str = "eager",
     regions: str = "auto",
     python: str = "warn",
+    dynamic: Choice = None,
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
 ) -> Callable[[Callable[..., Any]], Step]:
@@ -54,14 +56,15 @@ def step(
     or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
     quiet.
 
-    `backend`, `passes`, `rng`, `regions`, `cache` and `progress` are those of `fg.compile`.
+    `backend`, `passes`, `rng`, `regions`, `dynamic`, `cache` and `progress` are those of `fg.compile`.
     """
     if python not in ("warn", "error", "allow"):
         raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
         _check(one)
     chosen = choose(backend, rng=rng, regions=regions)
-    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen))
+    varies = for_backend(checked(dynamic), chosen)
+    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
     return lambda function: Step(function, way, state, python)
 
 
@@ -97,7 +100,7 @@ class Step(Compiled):
         return self.state
 
     def _options(self) -> dict[str, Any]:
-        return {"python": self._python}
+        return {**super()._options(), "python": self._python}
 
     def _why_not_kept(self) -> str | None:
         return "it is not kept, since it does something in Python when it is captured" if self._does_more else None
@@ -117,7 +120,7 @@ class Step(Compiled):
             return self._target(*args, **kwargs)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
-        captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python)
+        captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python, varying=dims)
         self._does_more = bool(captured.changes)
         new = [change for change in captured.changes if change.name not in self._named]
         if new and self._python != "allow":
@@ -128,7 +131,7 @@ class Step(Compiled):
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
-        if captured.creates_state and way is self.way:
+        if captured.creates_state and way.backend is self.way.backend:
             made = super()._make(captured, replace(way, backend=compile_graph), *rest)
             return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
         return super()._make(captured, way, *rest)

@@ -490,3 +490,30 @@ def test_a_loop_with_padded_batches_of_40_lengths(capsys):
     assert f"Classifier.forward: {num_captures(f)} captured programs" in text
     assert "input_ids was i64[4, " in text
     assert "input_ids.shape[1]" in text
+
+
+def test_a_training_step_with_batches_of_many_sizes():
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(4, 8), nn.GELU(), nn.Linear(8, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+
+    def step_of(model):
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+
+        def train(x, y):
+            optimizer.zero_grad()
+            loss = F.mse_loss(model(x), y) * x.shape[0] ** 0.5
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        return train, optimizer
+
+    (plain, _), (train, optimizer) = map(step_of, models)
+    step = fg.step(models[1], optimizer, backend="eager")(train)
+    for size in (3, 5, 7, 4, 6, 8):
+        x, y = torch.randn(size, 4), torch.randn(size, 2)
+        assert torch.equal(step(x, y), plain(x, y))
+        for ours, theirs in zip(models[1].parameters(), models[0].parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+    assert num_captures(step) == 2  # the first creates the optimizer's state

@@ -28,6 +28,7 @@ _ELSEWHERE = {*_TORCHS_OWN, "param_groups", "state", "defaults"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 PLAIN_OR_CONTAINER = (*_PLAIN, list, set, dict, tuple)
 _DEPTH = 3
+_OF_TORCH = "torch.__trace"  # where torch logs its own work on symbols
 
 
 @dataclass(frozen=True)
@@ -106,7 +107,8 @@ class Beside:
             show(*args, **kwargs)
 
         def logged(logger: logging.Logger, record: logging.LogRecord) -> None:
-            noted(f"a log line of {record.name}")
+            if record.name != _OF_TORCH:
+                noted(f"a log line of {record.name}")
             handle(logger, record)
 
         builtins.print, logging.Logger.handle = printed, logged  # type: ignore[assignment]

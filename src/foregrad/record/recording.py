@@ -8,7 +8,7 @@ user's function is never run again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,6 +58,9 @@ _PLAIN_OUTPUTS = (
     bytes,
 )
 
+
+#: What the engine says of a backward that eager would refuse too.
+_EAGERS = ("backward through the graph a second time", "modified by an inplace operation")
 
 #: For each source of a backward, the strides of its tangent; None where no tangent arrives.
 Layouts = tuple[tuple[int, ...] | None, ...]
@@ -152,14 +155,11 @@ class Recording:
     @contextmanager
     def _numbers(self) -> Iterator[None]:
         """Python's own functions take the numbers of declared state, and sizes that vary, if there are any."""
-        if self.sizes is not None:
-            with numbers_in_math():
-                yield
-            return
-        if self.recorder.values.mirror is None:
-            yield
-            return
-        with numbers_in_math(), items_in_max_and_min():
+        has_state = self.recorder.values.mirror is not None
+        with (
+            numbers_in_math() if has_state or self.sizes is not None else nullcontext(),
+            items_in_max_and_min() if has_state else nullcontext(),
+        ):
             yield
 
     @property
@@ -259,7 +259,8 @@ class Recording:
                         arrived[place] = extra if arrived[place] is None else arrived[place] + extra
             gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
-            if self.sizes is not None and not self.sizes.is_finished:
+            is_eagers = any(words in str(caught) for words in _EAGERS)
+            if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
                 raise  # it may be right for plain sizes
             error = self._of_the_recording(caught) or caught.with_traceback(None)
             del self.recorder.ops[start:]
