@@ -6,78 +6,34 @@ import functools
 import threading
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from foregrad.again import Again, can_be_made_again
 from foregrad.capture import Captured, capture_call
+from foregrad.captures import Capture, make_capture
 from foregrad.check import Checker, Compared, Verification
-from foregrad.dynamic import NOT_KEPT, Conditions, Dynamic, warn_of_many
+from foregrad.dynamic import NOT_KEPT, Dynamic, warn_of_many
 from foregrad.entries.trust import Signer
 from foregrad.errors import CannotKeep, CaptureError
-from foregrad.functionalize.effects import Copy
 from foregrad.keep.artifact import KeptCapture
 from foregrad.keep.artifact import save as save_artifact
 from foregrad.keep.places import Places
-from foregrad.keep.warm import CAPTURED, Origin, claimed_halves, find_call, keep_call
+from foregrad.keep.warm import CAPTURED, Origin, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.program_key import contents_digest
 from foregrad.keys.sources import Sources, sources_of
-from foregrad.program.program import Program
 from foregrad.record.origins import definition
 from foregrad.record.sizes import Dimensions
-from foregrad.regions.regions import Regions, region_notes
-from foregrad.runtime.call import CallWriter
-from foregrad.runtime.guards import Assumptions, GuardWriter
+from foregrad.regions.regions import Regions
 from foregrad.runtime.halves import CompiledStage, Way
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.reasons import describe_call, reason_for
-from foregrad.runtime.source import Source
 from foregrad.substrate import under_foreign_control
 from foregrad.twins import Twins
-from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings, part, watched
-
-
-@dataclass(frozen=True, eq=False)
-class Capture:
-    """One captured program: what made it necessary, where it comes from, and its generated call."""
-
-    reason: str
-    call: Callable[[Any, Any], Any]
-    description: dict[str, str]  # what was assumed, in words
-    timings: Timings
-    origin: Origin
-    num_nodes: int
-    listing: Callable[[], str]
-    record: Callable[[], CompiledStage]
-    sources: Sources | None = None  # what it was looked for by
-    program_key: Key | None = None
-    conditions: Conditions | None = None  # where sizes vary
-
-    @property
-    def stage(self) -> CompiledStage:
-        """The recording with its compiled halves; one that was found without tracing is traced now."""
-        return self.record()
-
-    @property
-    def program(self) -> Program:
-        return self.stage.program
-
-    @property
-    def source(self) -> str:
-        """The text of the generated call."""
-        generated = generated_of(self.call)
-        assert generated is not None
-        return generated.text
-
-    def __str__(self) -> str:
-        """The listing of the program, with a line where each call of a region begins."""
-        return self.listing()
 
 
 class Compiled:
@@ -143,7 +99,9 @@ class Compiled:
         found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
         if can_be_made_again(args, kwargs):
             return found
-        return replace(found, unsure=(*found.unsure, "an argument is a view, wraps others, has a history, or shares memory"))
+        return replace(
+            found, unsure=(*found.unsure, "an argument is a view, wraps others, has a history, or shares memory")
+        )
 
     def _options(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
@@ -341,62 +299,3 @@ class Compiled:
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
-
-
-def make_capture(
-    captured: Captured,
-    way: Way,
-    program: Program,
-    args: Any,
-    kwargs: Any,
-    description: dict[str, str],
-    reason: str,
-    timings: Timings,
-    origin: Origin,
-) -> Capture:
-    """Compile a program, and write the call that guards and runs it."""
-    source, sizes = Source(), captured.stage.recording.sizes
-    source.namespace["MISS"] = MISS
-    with claimed_halves(way.cache, program, way, origin) as halves:
-        with source.block("def call(args, kwargs):"):
-            GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
-            compiled = CompiledStage(captured.stage, program, way, (halves.forward, halves.backward))
-            CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-        halves.keep(compiled)
-    captured.release()
-    conditions = None if sizes is None else Conditions.of(sizes)
-    return Capture(
-        reason=reason,
-        call=source.load("call"),
-        description=description,
-        timings=timings,
-        origin=halves.origin,
-        num_nodes=len(program.graph.graph.nodes),
-        listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
-        record=lambda: compiled,
-        program_key=halves.key,
-        conditions=conditions,
-    )
-
-
-def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
-    """What the guards of a call check."""
-    calling, inputs = program.calling, captured.stage.recording.inputs
-    return Assumptions(
-        args=args,
-        kwargs=kwargs,
-        lifted=tuple(inputs.all),
-        outer=tuple(inputs.outer),
-        locations=captured.locations,
-        modules=captured.modules,
-        variables=captured.variables,
-        generators=captured.generators,
-        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
-        offset_sensitive=calling.offset_sensitive,
-        grads=captured.stage.recording.grads.assumed(),
-        unhooked=frozenset(captured.stage.recording.grads.accumulated),
-        unread=frozenset(calling.replaced_grads.values()),
-        declared=captured.declared,
-        numbers=captured.numbers,
-        sizes=captured.stage.recording.sizes,
-    )

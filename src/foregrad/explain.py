@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from foregrad.compile import Capture, Compiled
+from foregrad.captures import Capture
+from foregrad.compile import Compiled
 from foregrad.keep.catalog import Kept, catalog, nearest_to
 from foregrad.keep.warm import NO_ENTRY, Origin
 from foregrad.keys.ingredients import Difference, differences

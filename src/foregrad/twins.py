@@ -31,7 +31,8 @@ class Twins:
         self, recording: Recording, args: Any, kwargs: Any, record: Callable[[Any, Any], CompiledStage]
     ) -> None:
         leaves, self._structure = tree_flatten((args, kwargs))
-        lifted = [recording.inputs.find(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        found = [recording.inputs.find(leaf) if isinstance(leaf, torch.Tensor) else None for leaf in leaves]
+        lifted = [one if isinstance(one, Lifted) else None for one in found]
         self._leaves = [leaf if one is None else _Like(one) for leaf, one in zip(leaves, lifted, strict=True)]
         assert recording.sizes is not None
         shapes = [None if one is None else (one.spec.shape, one.spec.stride) for one in lifted]

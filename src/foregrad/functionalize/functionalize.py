@@ -23,8 +23,8 @@ from foregrad.record.ghosts import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
-from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in
-from foregrad.words.size import VARYING, Formula, Size, sizes_in
+from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
+from foregrad.words.size import Formula, Size, replaced, sizes_in
 from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
@@ -349,8 +349,8 @@ class Functionalizer:
 
     def _call(self, func: Any, args: Any, kwargs: Any, origin: Op | None = None) -> fx.Node:
         if sizes_in((args, kwargs)):
-            args, kwargs = self._with_numbers(args), self._with_numbers(kwargs)
-        node = self.graph.create_node("call_function", func, args, kwargs, name=_short_name(func))
+            args, kwargs = replaced(args, self.number), replaced(kwargs, self.number)
+        node = self.graph.create_node("call_function", func, args, kwargs, name=short_name(func))
         op = origin or self._op
         node.meta["phase"] = self.phase
         node.meta["grad_enabled"] = op.grad_enabled if op is not None else True
@@ -358,14 +358,6 @@ class Functionalizer:
         node.meta["key"] = (self._op.index if self._op is not None else -1 - self.phase, self._num_emitted)
         self._num_emitted += 1
         return node
-
-    def _with_numbers(self, value: Any) -> Any:
-        """Arguments with inputs for sizes that vary."""
-        if isinstance(value, VARYING):
-            return self.number(value)
-        if isinstance(value, (list, tuple)):
-            return type(value)(self._with_numbers(v) for v in value)
-        return {k: self._with_numbers(v) for k, v in value.items()} if isinstance(value, dict) else value
 
     def _item(self, node: fx.Node, place: int) -> fx.Node:
         key = (node, place)
@@ -401,9 +393,3 @@ class Functionalizer:
 _NEEDS_NO_PARENT = {
     INVERSES[f] for f in (aten.detach.default, aten.view.default, aten.t.default, aten.view.dtype, aten._conj.default)
 }
-
-
-def _short_name(func: Any) -> str:
-    if func is operator.getitem:
-        return "item"
-    return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +27,7 @@ from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import lazy_graph_module
-from foregrad.words.signature import Input, Output, Signature
+from foregrad.words.signature import Input, Output, Signature, identifier
 from foregrad.words.size import VARYING, Formula, Size
 from foregrad.words.spec import NumberSpec, Spec, TokenSpec
 
@@ -397,9 +396,3 @@ def _refer(value: Any, recorder: Any) -> Any:
     if isinstance(value, dict):
         return {k: _refer(v, recorder) for k, v in value.items()}
     return type(value)(_refer(v, recorder) for v in value) if type(value) in (list, tuple) else value
-
-
-def identifier(name: str) -> str:
-    """A name that Python can use: `blocks.0.weight` gives `blocks_0_weight`."""
-    text = re.sub(r"\W+", "_", name).strip("_")
-    return text if text and not text[0].isdigit() else f"v_{text}"

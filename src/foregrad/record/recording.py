@@ -235,7 +235,6 @@ class Recording:
                 else self._tangent(source, stride, bool(differentiable and differentiable[place]))
                 for place, (source, stride) in enumerate(zip(sources, layouts, strict=True))
             ]
-        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         self.recorder.phase = phase
         error: Exception | None = None
         arrived: Any = [None] * len(slots)
@@ -243,20 +242,9 @@ class Recording:
         wholes: tuple[Whole | None, ...] = ()
         try:
             with self._engine():
-                found = (
-                    ()
-                    if not slots
-                    else run_engine(
-                        [source for source, stride in zip(sources, layouts, strict=True) if stride is not None],
-                        [t.ghost for t in tangents if t is not None],
-                        [*slots, *(reals[i] for i in raw)],
-                        create_graph=differentiable is not None,
-                    )
-                )
-                arrived = list(found[: len(slots)])
-                for place, extra in zip(raw, found[len(slots) :], strict=True):
-                    if extra is not None:
-                        arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+                wanted = [source for source, stride in zip(sources, layouts, strict=True) if stride is not None]
+                given = [t.ghost for t in tangents if t is not None]
+                arrived = _run_engine(wanted, given, slots, reals, create_graph=differentiable is not None)
             gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             is_eagers = any(words in str(caught) for words in _EAGERS)
@@ -318,6 +306,20 @@ class Recording:
         ghost = torch.empty_strided(source.size(), thawed(stride), dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
+
+
+def _run_engine(
+    sources: list[Any], tangents: list[Any], slots: Sequence[Any], reals: Sequence[Any], *, create_graph: bool
+) -> list[Any]:
+    """What arrives at the slots, and at the real tensors behind the first of them."""
+    raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
+    ends = [*slots, *(reals[i] for i in raw)]
+    found = run_engine(sources, tangents, ends, create_graph=create_graph) if slots else ()
+    arrived: list[Any] = list(found[: len(slots)])
+    for place, extra in zip(raw, found[len(slots) :], strict=True):
+        if extra is not None:
+            arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+    return arrived
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:

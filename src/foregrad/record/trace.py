@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -131,3 +132,10 @@ def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geo
         offset = frozen(tensor.storage_offset())
         return (frozen_shape(tensor.size()), frozen_all(tensor.stride()), offset, tensor.dtype), bits
     return (tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype), bits
+
+
+def short_name(func: Any) -> str:
+    """The name of an op without its namespace and overload."""
+    if func is operator.getitem:
+        return "item"
+    return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)

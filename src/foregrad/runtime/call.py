@@ -15,8 +15,9 @@ from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
-from foregrad.record.wrapped import Outer, Part
+from foregrad.record.wrapped import Outer
 from foregrad.runtime.autograd import AutogradFunction
+from foregrad.runtime.carriers import carrier
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
     after_donation,
@@ -31,19 +32,18 @@ from foregrad.runtime.epilogue import (
 from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
+from foregrad.runtime.result import result_text
 from foregrad.runtime.source import Source
-from foregrad.runtime.state import emit_stores, literal
+from foregrad.runtime.state import emit_stores
 from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
-    TreeSpec,
     autocast_disabled,
     exclude_keys,
     set_version,
-    tree_unflatten,
     version_of,
 )
-from foregrad.words.size import VARYING, Formula, Size, sizes_in
+from foregrad.words.size import VARYING, Formula, Size
 from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
@@ -135,7 +135,7 @@ class CallWriter:
             source.line(f"o{number}.retain_grad()")
         left = emit_wrapping(source, self.calling.wrapping, self.standing, grad_enabled)
         set_mode(source, left, self.calling.leaves_grad_mode)
-        source.line(f"return {self._result(source)}")
+        source.line(f"return {result_text(source, self.calling)}")
 
     def _drop_grads(self, source: Source) -> None:
         """Let go of gradients that nobody reads before new ones are made, as `zero_grad` does."""
@@ -241,7 +241,7 @@ class CallWriter:
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):
-                source.line(f"c{i} = {_carrier(source, lifted)}.detach()")
+                source.line(f"c{i} = {carrier(source, lifted)}.detach()")
             source.line("ctx.set_materialize_grads(False)")
             self._shift_versions(source, "+")
             source.line(f"ctx.save_for_backward({self._saved()})")
@@ -374,47 +374,3 @@ class CallWriter:
             has_end=self.has_end,
             has_dims=bool(self.dims),
         )
-
-    # -- the result -------------------------------------------------------------------------------------
-
-    def _result(self, source: Source) -> str:
-        leaves = [literal(source, result) for result in self.calling.results]
-        text, used = _literal(self.calling.structure, leaves)
-        if text is not None and used == len(leaves):
-            return text
-        unflatten = source.name("tree_unflatten", tree_unflatten)
-        return f"{unflatten}([{', '.join(leaves)}], {source.name('structure', self.calling.structure)})"
-
-
-def _carrier(source: Source, given: Lifted | Outer) -> str:
-    """A tensor that looks like an input, without memory of its own."""
-    if isinstance(given, Lifted) and sizes_in(given.spec.shape):
-        zero = torch.zeros((), dtype=given.spec.dtype, device=given.spec.device)
-        return f"{source.name('carrier', zero)}.expand({given.spec.shape})"
-    return source.name("carrier", carrier_of(given))
-
-
-def carrier_of(given: Part | Outer) -> torch.Tensor:
-    """Something without data that looks like an input."""
-    if isinstance(given, Outer):
-        return given.recipe.wrap([carrier_of(part) for part in given.parts])
-    return torch.zeros((), dtype=given.spec.dtype, device=given.spec.device).expand(given.spec.shape)
-
-
-def _literal(structure: TreeSpec, leaves: list[str], used: int = 0) -> tuple[str | None, int]:
-    """A result built of tuples, lists and dicts as an expression; None for other containers."""
-    if structure.type is None:
-        return (leaves[used], used + 1)
-    parts: list[str] = []
-    for child in structure.children():
-        text, used = _literal(child, leaves, used)
-        if text is None:
-            return None, used
-        parts.append(text)
-    if structure.type is tuple:
-        return f"({''.join(p + ', ' for p in parts)})", used
-    if structure.type is list:
-        return f"[{', '.join(parts)}]", used
-    if structure.type is dict and all(isinstance(k, (str, int)) for k in structure.context):
-        return "{" + ", ".join(f"{k!r}: {p}" for k, p in zip(structure.context, parts, strict=True)) + "}", used
-    return None, used

@@ -5,8 +5,6 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
-import keyword
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, ModuleType
@@ -20,7 +18,8 @@ from foregrad.record.numbers import Expression
 from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
-from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
+from foregrad.runtime.miss import REPLACED
+from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern
 from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
@@ -104,7 +103,7 @@ class GuardWriter:
                 self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
         for lifted, grad in self.assumed.grads:
             self._grad(lifted, grad)
-        self._modules()
+        check_modules(self.source, self.assumed.modules)
         self._tensors()
         self._sizes()
         state.values(self.assumed.numbers)
@@ -335,38 +334,6 @@ class GuardWriter:
             if _free(lifted)[1]:
                 self.miss_if(f"{self.bound[id(lifted.real)]}.stride() != {lifted.spec.stride}")
 
-    # -- modules ----------------------------------------------------------------------------------------
-
-    def _modules(self) -> None:
-        if not self.assumed.modules:
-            return
-        self.source.line(MODULES_BEGIN)
-        with self.source.block("try:"):
-            for module in self.assumed.modules:
-                self.miss_if(" or ".join(self._module(module)))
-        with self.source.block("except (AttributeError, KeyError):"):
-            self.source.line("return MISS")
-        self.source.line(MODULES_END)
-
-    def _module(self, module: torch.nn.Module) -> Iterator[str]:
-        """Conditions under which a module is not as it was."""
-        name = self.source.name("m", module)
-        yield f"{name}.training is not {module.training}"
-        yield f"len({name}.__dict__) != {len(module.__dict__)}"
-        for key, value in module.__dict__.items():
-            plain = f"{name}.{key}" if _is_plain_attribute(module, key) else f"{name}.__dict__[{key!r}]"
-            if key in _HOOKS:
-                yield f"{plain} != {self.source.name('hooks', value.copy())}" if value else plain
-            elif key == "_modules":
-                yield f"{plain} != {self.source.name('children', dict(value))}" if value else plain
-            elif _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
-                yield f"{plain} != {self.source.constant(value)}"
-            elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
-                yield f"{plain} != {self.source.name('k', value.copy())}"
-        for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-            if tensor is None:
-                yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
-
 
 def _free(lifted: Lifted) -> Free:
     """The dimensions of an input whose size varies, and those whose stride does."""
@@ -375,21 +342,6 @@ def _free(lifted: Lifted) -> Free:
         for values in (lifted.spec.shape, lifted.spec.stride)
     )
     return size, stride
-
-
-#: What a module runs beside its forward.
-_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
-
-
-def _is_plain_attribute(module: torch.nn.Module, key: str) -> bool:
-    """Whether asking a module for an attribute just looks into its dict."""
-    return key.isidentifier() and not keyword.iskeyword(key) and not hasattr(type(module), key)
-
-
-def _is_simple(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return all(_is_simple(v) for v in value)
-    return isinstance(value, (bool, int, float, str, type(None)))
 
 
 def _can_compare(value: Any) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -96,3 +97,9 @@ class Signature:
 
     def outputs_of(self, *roles: str) -> tuple[Output, ...]:
         return tuple(o for o in self.outputs if o.role in roles)
+
+
+def identifier(name: str) -> str:
+    """A name that Python can use: `blocks.0.weight` gives `blocks_0_weight`."""
+    text = re.sub(r"\W+", "_", name).strip("_")
+    return text if text and not text[0].isdigit() else f"v_{text}"

@@ -150,3 +150,12 @@ def sizes_in(value: Any) -> list[Size | Formula]:
     if isinstance(value, dict):
         return [s for v in value.values() for s in sizes_in(v)]
     return []
+
+
+def replaced(value: Any, by: Callable[[Any], Any]) -> Any:
+    """A value with something else for each size in it that varies."""
+    if isinstance(value, VARYING):
+        return by(value)
+    if isinstance(value, (list, tuple)):
+        return type(value)(replaced(v, by) for v in value)
+    return {k: replaced(v, by) for k, v in value.items()} if isinstance(value, dict) else value

@@ -1,0 +1,59 @@
+"""Guards of modules: flags, attributes, hooks and children are what they were at the capture."""
+
+from __future__ import annotations
+
+import keyword
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END
+from foregrad.runtime.source import Source
+
+#: What a module runs beside its forward.
+_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+
+def check_modules(source: Source, modules: tuple[torch.nn.Module, ...]) -> None:
+    """Write the checks of the modules that the function called."""
+    if not modules:
+        return
+    source.line(MODULES_BEGIN)
+    with source.block("try:"):
+        for module in modules:
+            source.line(f"if {' or '.join(_differs(source, module))}: return MISS")
+    with source.block("except (AttributeError, KeyError):"):
+        source.line("return MISS")
+    source.line(MODULES_END)
+
+
+def _differs(source: Source, module: torch.nn.Module) -> Iterator[str]:
+    """Conditions under which a module is not as it was."""
+    name = source.name("m", module)
+    yield f"{name}.training is not {module.training}"
+    yield f"len({name}.__dict__) != {len(module.__dict__)}"
+    for key, value in module.__dict__.items():
+        plain = f"{name}.{key}" if _is_plain_attribute(module, key) else f"{name}.__dict__[{key!r}]"
+        if key in _HOOKS:
+            yield f"{plain} != {source.name('hooks', value.copy())}" if value else plain
+        elif key == "_modules":
+            yield f"{plain} != {source.name('children', dict(value))}" if value else plain
+        elif _is_simple(value) and key not in ("training", "call_super_init", "dump_patches"):
+            yield f"{plain} != {source.constant(value)}"
+        elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
+            yield f"{plain} != {source.name('k', value.copy())}"
+    for key, tensor in (*module._parameters.items(), *module._buffers.items()):
+        if tensor is None:
+            yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
+
+
+def _is_plain_attribute(module: torch.nn.Module, key: str) -> bool:
+    """Whether asking a module for an attribute just looks into its dict."""
+    return key.isidentifier() and not keyword.iskeyword(key) and not hasattr(type(module), key)
+
+
+def _is_simple(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return all(_is_simple(v) for v in value)
+    return isinstance(value, (bool, int, float, str, type(None)))
