@@ -89,6 +89,18 @@ class Attention2d(nn.Module):
         return F.scaled_dot_product_attention(x[None], x[None], x[None], dropout_p=0.1)[0]
 
 
+@torch.library.custom_op("random_tests::noise", mutates_args=(), tags=torch.Tag.nondeterministic_seeded)
+def noise(x: torch.Tensor) -> torch.Tensor:
+    return torch.rand_like(x)
+
+
+noise.register_fake(torch.empty_like)
+
+
+def test_a_custom_op_with_the_tag_draws_at_each_call():
+    assert_same(lambda x: (noise(x), x * noise(x) + noise(x))[1], lambda: (leaf(3),), calls=2, backward=False)
+
+
 # Capture
 
 
