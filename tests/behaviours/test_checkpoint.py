@@ -83,9 +83,10 @@ FUNCTIONS = (
 )
 
 
-@also_compiled
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-@pytest.mark.parametrize("function", FUNCTIONS)
+CASES = [(function, size) for function in FUNCTIONS for size in (SMALL, LARGE)]
+
+
+@pytest.mark.parametrize(("function", "size"), [pytest.param(nested, 2 * LARGE, marks=also_compiled), *CASES])
 @same_as_eager
 def test_rng_3_a_checkpoint_draws_as_in_eager(wrap, function, size):
     f, x = wrap(function), leaf(size)

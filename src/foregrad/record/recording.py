@@ -130,8 +130,8 @@ class Recording:
             try:
                 with (
                     no_saved_tensor_hooks(),
-                    repeatable_checkpoints(),
                     self.recorder.draws.run(self.definition, self.recorder.generators.all),
+                    repeatable_checkpoints(),  # one at a time, as draws are
                     self.modules.watch(),
                     self._numbers(),
                     fakes(self.sizes),
