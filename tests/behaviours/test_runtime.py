@@ -182,6 +182,14 @@ def test_RT_4_backward_exists_before_it_is_called():
 # RT-5: grad and inference paths
 
 
+@same_as_eager
+def test_RT_5_ops_made_of_other_ops_in_inference_mode(wrap):
+    """Nothing but the recorder takes them apart there."""
+    f = wrap(lambda x: (x.t().contiguous(), x.t().reshape(-1), torch.nn.functional.linear(x, x), x.chunk(2)))
+    with torch.inference_mode():
+        return f(torch.randn(2, 3))
+
+
 def test_RT_5_without_grad_there_is_no_history_and_no_backward():
     f = lambda x: (x.sin(), x.t(), x * 2)  # noqa: E731 - the same object under both modes
     with torch.no_grad():

@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import foregrad as fg
-from tests.compare import also_compiled, compiled, leaf
+from tests.compare import also_compiled, compiled, leaf, refused
 
 
 def two(*shape, grad=True):
@@ -561,6 +561,41 @@ def test_SUB_5_a_gradient_that_becomes_plain(wrap):
     x = leaf(3)
     (wrap(lambda x: x.sin())(x) * measured()).sum().backward()
     return x.grad.detach() * 1 if type(x.grad) is torch.Tensor else x.grad.value + x.grad.offset
+
+
+class Unlike(Measured):
+    """Never says the same of itself."""
+
+    def __tensor_flatten__(self):
+        return ["value", "unit", "offset"], object()
+
+
+def test_SUB_1_what_a_tensor_says_of_itself_must_be_comparable():
+    def says(x):
+        return x * 2
+
+    with refused(says, "def says"):
+        compiled(says)(Unlike(torch.ones(3), torch.ones(3), Unit("m"), "x"))
+
+
+def test_SUB_1_a_program_that_takes_a_wrapper_is_not_saved(tmp_path):
+    f = compiled(lambda x: x * 2)
+    f(two(3))
+    with pytest.raises(fg.CannotKeep, match="a TwoTensor, a tensor that wraps others"):
+        f.save(tmp_path / "f.fg")
+
+
+def test_SUB_1_jagged_tensors_are_refused_with_the_line():
+    def takes(x):
+        return x * 2
+
+    def makes(x):
+        return torch.nested.nested_tensor_from_jagged(x, torch.tensor([0, 1, 3])) * 2
+
+    with refused(takes, "def takes"):
+        compiled(takes)(torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged))
+    with refused(makes, "nested_tensor_from_jagged"):
+        compiled(makes)(torch.ones(3, 2))
 
 
 class Named(torch.Tensor):

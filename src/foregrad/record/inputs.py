@@ -26,7 +26,7 @@ from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
-from foregrad.words.wrapped import is_wrapper, named_parts, parts
+from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
@@ -152,15 +152,18 @@ class Inputs:
 
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
-        if is_wrapper(tensor) and tensor.layout is torch.strided and self._recorder.sizes is None:
+        is_strided, is_dynamic = tensor.layout is torch.strided, self._recorder.sizes is not None
+        if is_strided and is_wrapper(tensor) and not is_dynamic and Recipe.of(tensor) == Recipe.of(tensor):
             for path, part in named_parts(tensor):
                 if id(tensor) in self.names:
                     self.names.setdefault(id(part), self.names[id(tensor)] + path)
                 self._check_kind(part, definition)
             return
-        if is_wrapper(tensor) and tensor.layout is torch.strided:
+        if is_strided and is_wrapper(tensor) and is_dynamic:
             what, instead = f"is a {type(tensor).__name__}", "Say dynamic=False; with it sizes that vary cannot be"
-        elif tensor.layout is not torch.strided:
+        elif is_strided and is_wrapper(tensor):
+            what, instead = f"is a {Recipe.of(tensor)}, which is not equal to itself", "Such a tensor cannot be"
+        elif not is_strided:
             what, instead = (
                 f"has the layout {tensor.layout}",
                 "Pass strided tensors, such as its parts; others cannot be",

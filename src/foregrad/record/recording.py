@@ -241,10 +241,8 @@ class Recording:
         gradients: list[Any] = arrived
         wholes: tuple[Whole | None, ...] = ()
         try:
-            with self._engine():
-                wanted = [source for source, stride in zip(sources, layouts, strict=True) if stride is not None]
-                given = [t.ghost for t in tangents if t is not None]
-                arrived = _run_engine(wanted, given, slots, reals, create_graph=differentiable is not None)
+            pairs = [(source, t) for source, t in zip(sources, tangents, strict=True) if t is not None]
+            arrived = self._run(pairs, slots, reals, create_graph=differentiable is not None)
             gradients, wholes = self.wrapped.in_parts(arrived)
         except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
             is_eagers = any(words in str(caught) for words in _EAGERS)
@@ -267,6 +265,22 @@ class Recording:
             error=error,
             earlier=earlier,
         )
+
+    def _run(
+        self, pairs: Sequence[Any], slots: Sequence[Any], reals: Sequence[Any], *, create_graph: bool
+    ) -> list[Any]:
+        """What arrives at each slot, from sources with their tangents."""
+        if not slots:
+            return []
+        raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
+        sources, tangents = [source for source, _ in pairs], [tangent.ghost for _, tangent in pairs]
+        with self._engine():
+            found = run_engine(sources, tangents, [*slots, *(reals[i] for i in raw)], create_graph=create_graph)
+            arrived: list[Any] = list(found[: len(slots)])
+            for place, extra in zip(raw, found[len(slots) :], strict=True):
+                if extra is not None:
+                    arrived[place] = extra if arrived[place] is None else arrived[place] + extra
+        return arrived
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""
@@ -306,20 +320,6 @@ class Recording:
         ghost = torch.empty_strided(source.size(), thawed(stride), dtype=source.dtype, device=source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
-
-
-def _run_engine(
-    sources: list[Any], tangents: list[Any], slots: Sequence[Any], reals: Sequence[Any], *, create_graph: bool
-) -> list[Any]:
-    """What arrives at the slots, and at the real tensors behind the first of them."""
-    raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
-    ends = [*slots, *(reals[i] for i in raw)]
-    found = run_engine(sources, tangents, ends, create_graph=create_graph) if slots else ()
-    arrived: list[Any] = list(found[: len(slots)])
-    for place, extra in zip(raw, found[len(slots) :], strict=True):
-        if extra is not None:
-            arrived[place] = extra if arrived[place] is None else arrived[place] + extra
-    return arrived
 
 
 def usual_layouts(sources: Sequence[torch.Tensor]) -> tuple[tuple[int, ...], ...]:
