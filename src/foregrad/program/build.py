@@ -82,7 +82,7 @@ class _Builder:
         ops = last.ops if last else tuple(recording.recorder.ops[: recording.num_forward])
         self.effects = plan_effects(recording, stage.results)
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
-        self.functional.number = self._number
+        self.functional.number, self.functional.has_sizes = self._number, recording.sizes is not None
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
         self._add_inputs()
         self._add_constants()
