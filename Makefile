@@ -71,6 +71,7 @@ test: $(STAMP) redis
 
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
+	$(PY) -m tests.conformance all --dynamic
 	$(PY) -m tests.fuzz --count 5000
 	$(PY) -m tests.fuzz --about draws --count 1000
 	$(PY) -m tests.keep.fuzz --count 50000

@@ -122,7 +122,7 @@ def _capture_call(
     python: str | None,
     varying: Dimensions | None,
 ) -> Captured:
-    function, body = _function_of(target)
+    function, body = function_of(target)
     recording = Recording({}, definition(body), Sizes(varying) if varying else None)
     arguments = bind_arguments(body, args, kwargs)
     recording.inputs.names = argument_names(arguments)
@@ -207,7 +207,7 @@ def _holders(
             yield AsHolder(variable)
 
 
-def _function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     """What to call, and the function whose variables it can reach."""
     if isinstance(target, torch.nn.Module):
         return target, type(target).forward

@@ -11,6 +11,7 @@ import torch
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
+from foregrad.capture import function_of
 from foregrad.naming import argument_names, bind_arguments
 from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
 from foregrad.runtime.formulas import Dims, formulas
@@ -112,8 +113,8 @@ class Look:
     rest: Hashable
 
     @staticmethod
-    def of(body: Any, args: Any, kwargs: Any) -> Look:
-        arguments = bind_arguments(body, args, kwargs)
+    def of(target: Any, args: Any, kwargs: Any) -> Look:
+        arguments = bind_arguments(function_of(target)[1], args, kwargs)
         names = argument_names(arguments)
         leaves, structure = tree_flatten(arguments)
         shapes: dict[str, Shape] = {}

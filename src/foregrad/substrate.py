@@ -352,18 +352,19 @@ class _NotWhenQuiet(logging.Filter):
         return not getattr(_quiet, "on", False)
 
 
-for _name in ("torch._subclasses.fake_tensor", "torch._inductor.ir"):
+for _name in ("torch._subclasses.fake_tensor", "torch._inductor.ir", "torch.fx.experimental.symbolic_shapes"):
     logging.getLogger(_name).addFilter(_NotWhenQuiet())
 
 
 @contextmanager
 def quiet_torch() -> Iterator[None]:
     """Keep torch from logging what is handled: an error in fake tensors, an op that a library calls by its name."""
+    before = getattr(_quiet, "on", False)
     _quiet.on = True
     try:
         yield
     finally:
-        _quiet.on = False
+        _quiet.on = before
 
 
 def default_device_of(func: Any) -> torch.device | None:

@@ -131,11 +131,15 @@ class Shapes:
 
     def code(self, expression: Any) -> str:
         """Python over `dim0`, `dim1` and so on, in integers alone: these are exact in any order."""
-        text = _Printer(self._code).doprint(expression)
-        words = set(re.findall(r"[A-Za-z_][\w.]*", text)) - _KNOWN_WORDS - set(self._code.values())
+        text, words = self._printed(expression)
         if words or "." in text or "/" in text.replace("//", ""):
             raise CaptureError(f"{self.words(expression)} is not computed in integers alone.")
         return f"({text})" if " " in text or "*" in text else text
+
+    def _printed(self, expression: Any) -> tuple[str, set[str]]:
+        """Python for an expression, and the words in it that do not belong to integers."""
+        text = _Printer(self._code).doprint(expression)
+        return text, set(re.findall(r"[A-Za-z_][\w.]*", text)) - _KNOWN_WORDS - set(self._code.values())
 
     def formula(self, value: torch.SymFloat) -> Formula:
         """A float that torch itself has computed from sizes, if it is computed in one order only."""

@@ -1,5 +1,6 @@
 """Sizes that vary: one program for all of them (DYN-1), under conditions that each call checks (DYN-2)."""
 
+import functools
 import math
 
 import pytest
@@ -289,6 +290,13 @@ def test_none_vary_with_false():
     for length in (3, 4, 5):
         f(torch.ones(length))
     assert num_captures(f) == 3
+
+
+def test_the_rest_of_a_partial_function():
+    f = compiled(functools.partial(lambda w, x: x @ w, torch.ones(3, 2)))
+    for length in (3, 4):
+        assert f(torch.ones(length, 3)).shape == (length, 2)
+    assert num_captures(f) == 1
 
 
 def test_named_ones():

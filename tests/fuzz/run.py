@@ -67,6 +67,12 @@ def recompute_some(candidate: FuzzProgram, program: Any) -> Any:
     return program.recompute(is_chosen, prefer=True)
 
 
+def with_sizes_that_vary(candidate: FuzzProgram) -> str | None:
+    import foregrad as fg
+
+    return check(candidate, lambda fn: fg.compile(fn, backend="eager", dynamic=True), (fg.CaptureError,))
+
+
 def with_torch(candidate: FuzzProgram) -> str | None:
     """torch's own ahead-of-time layer, to see the fuzzer find known differences."""
     from functorch.compile import aot_function, nop
@@ -81,6 +87,7 @@ def with_itself(candidate: FuzzProgram) -> str | None:
 
 TARGETS: dict[str, Callable[[FuzzProgram], str | None]] = {
     "foregrad": with_foregrad,
+    "dynamic": with_sizes_that_vary,
     "torch": with_torch,
     "itself": with_itself,
 }

@@ -66,6 +66,7 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
+        self.has_sizes = False  # that vary
         self.number: Callable[[Expression | Size | Formula], fx.Node]  # the input that brings a number
         self.generator: Callable[[torch.Generator], fx.Node]  # the constant that is a generator
 
@@ -348,7 +349,7 @@ class Functionalizer:
         return node
 
     def _call(self, func: Any, args: Any, kwargs: Any, origin: Op | None = None) -> fx.Node:
-        if sizes_in((args, kwargs)):
+        if self.has_sizes and sizes_in((args, kwargs)):
             args, kwargs = replaced(args, self.number), replaced(kwargs, self.number)
         node = self.graph.create_node("call_function", func, args, kwargs, name=short_name(func))
         op = origin or self._op

@@ -86,6 +86,7 @@ class _Builder:
         self.effects = plan_effects(recording, stage.results)
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
         self.functional.number, self.functional.generator = self._number, self._generator
+        self.functional.has_sizes = recording.sizes is not None
         self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
         changed = [*(a for op in ops for a in op.writes), *(op.renames for op in ops if op.renames is not None)]
         self.written = {alias.storage for alias in changed}

@@ -6,8 +6,8 @@ shape function or Python needs to know (`if x.shape[0] > 8`), the answer is a gu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.faces import Formulas, formula_of
+from foregrad.substrate import quiet_torch
 from foregrad.words.size import Formula, Shape, frozen, frozen_all
 
 #: Which dimensions vary, by the name of the argument.
@@ -144,7 +145,14 @@ class Sizes:
 
 def fakes(sizes: Sizes | None) -> AbstractContextManager[Any]:
     """Where ghosts are made: plain tensors, or such with symbols."""
-    return nullcontext() if sizes is None else sizes.mode
+    return nullcontext() if sizes is None else _quietly(sizes)
+
+
+@contextmanager
+def _quietly(sizes: Sizes) -> Iterator[None]:
+    """What torch cannot do with symbols is done without, so it is nothing to log."""
+    with quiet_torch(), sizes.mode:
+        yield
 
 
 def symbolic_strides(tensor: torch.Tensor, symbols: Sequence[Any]) -> tuple[Any, ...]:
