@@ -16,11 +16,12 @@ from foregrad.record.impure import effect_of
 from foregrad.substrate import lazy_graph_module
 
 aten = torch.ops.aten
-#: These ask where a tensor lies in memory, or take one whose size only the kernel knows.
+#: These ask where a tensor lies in memory, take one whose size only the kernel knows, or have no name in Python.
 _BY_THEMSELVES = {
     aten.as_strided.default,
     aten.as_strided_scatter.default,
     aten.mkldnn_rnn_layer_backward.default,
+    getattr(aten.random, "from"),  # a keyword of Python's, which FX cannot write
 }
 
 
