@@ -86,7 +86,7 @@ FUNCTIONS = (
 CASES = [(function, size) for function in FUNCTIONS for size in (SMALL, LARGE)]
 
 
-@pytest.mark.parametrize(("function", "size"), [pytest.param(nested, 2 * LARGE, marks=also_compiled), *CASES])
+@pytest.mark.parametrize(("function", "size"), CASES)
 @same_as_eager
 def test_rng_3_a_checkpoint_draws_as_in_eager(wrap, function, size):
     f, x = wrap(function), leaf(size)
@@ -97,6 +97,15 @@ def test_rng_3_a_checkpoint_draws_as_in_eager(wrap, function, size):
     first.sum().backward()
     second.sum().backward()
     return first, second, grads_of(x), states, torch.get_rng_state()
+
+
+@also_compiled
+@same_as_eager
+def test_rng_3_a_checkpoint_that_draws_from_a_state_again(wrap):
+    x = leaf(LARGE)
+    out = wrap(lambda x: again(block, x))(x)
+    out.backward(torch.ones(LARGE))
+    return out, grads_of(x), torch.get_rng_state()
 
 
 @same_as_eager
