@@ -277,6 +277,7 @@ def test_SUB_4_what_was_not_saved_may_be_written_later(wrap):
         (lambda x: setattr(x, "data", x * 2), "data"),
         (lambda x: x.grad, "grad"),
         (lambda x: setattr(x, "tag", 3), "attribute 'tag'"),
+        (lambda x: setattr(x, "a", x.a * 2), "changes a member"),
     ],
 )
 def test_SUB_4_changes_of_metadata_are_refused(change, says):
@@ -561,6 +562,13 @@ def test_SUB_5_a_gradient_that_becomes_plain(wrap):
     x = leaf(3)
     (wrap(lambda x: x.sin())(x) * measured()).sum().backward()
     return x.grad.detach() * 1 if type(x.grad) is torch.Tensor else x.grad.value + x.grad.offset
+
+
+def test_SUB_4_what_an_input_says_of_itself_cannot_be_changed():
+    x = measured(grad=False)
+    with pytest.raises(fg.CaptureError, match="changes a member or an attribute"):
+        compiled(lambda x: (setattr(x, "label", "y"), x * 2)[1])(x)
+    assert x.label == "x"
 
 
 class Unlike(Measured):

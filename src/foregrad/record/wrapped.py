@@ -47,7 +47,8 @@ class Outer:
     is_leaf: bool
     is_view: bool
     spec: Spec
-    attributes: frozenset[str]
+    attributes: frozenset[str]  # of the ghost, on entry
+    state: tuple[Any, ...]  # what it said of itself then, and its parts
     role: str = "input"
     name: str = ""
 
@@ -59,6 +60,12 @@ class Outer:
     def was_rebased(self) -> bool:
         """Whether autograd gave the tensor another history while recording."""
         return self.ghost.grad_fn is not self.entry_node
+
+    @property
+    def was_changed(self) -> bool:
+        """Whether the function has put other parts into the ghost, or made it say other things of itself."""
+        context, *members = state_of(self.ghost)
+        return members != [*self.state[1:]] or (context != self.state[0] and not self.was_rebased)
 
     @property
     def bumps(self) -> int:
@@ -99,7 +106,13 @@ def make_outer(real: torch.Tensor, lifted: Sequence[Part], index: int, *, is_arg
         is_view=real._base is not None,
         spec=Spec(tuple(real.shape), tuple(real.stride()), real.dtype, real.device, real.requires_grad),
         attributes=frozenset(vars(ghost)),
+        state=state_of(ghost),
     )
+
+
+def state_of(ghost: torch.Tensor) -> tuple[Any, ...]:
+    """What a tensor says of itself, and which its parts are."""
+    return (ghost.__tensor_flatten__()[1], *(id(part) for _, part in named_parts(ghost)))  # type: ignore[attr-defined]
 
 
 class Probe(torch.autograd.Function):

@@ -151,6 +151,8 @@ class WrappedResults:
         added = [key for key in vars(outer.ghost) if key not in outer.attributes and not key.startswith("_")]
         if added:
             raise self._refusal(f"sets the attribute {added[0]!r} on an input, a {outer.recipe}")
+        if outer.was_changed:
+            raise self._refusal(f"changes a member or an attribute of an input, a {outer.recipe}")
         written = {part.alias.storage for part in outer.parts if part.alias.storage.num_writes}
         others = [o for o in self._inputs.outer if o is not outer]
         if written & {part.alias.storage for other in others for part in other.parts}:
