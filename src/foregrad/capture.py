@@ -250,14 +250,14 @@ def _differentiate(recording: Recording, results: Results, stored: Any, grads: A
     _refuse_retained(stage)
     reals = [lifted.real for lifted in inputs if lifted.real is not None and lifted.real.requires_grad]
     reals = [real for real in reals if not isinstance(real, FakeTensor)]  # autograd may have no such device
-    found = survey(recording.recorder, sources, [*slots, *reals])
+    found = survey(recording, sources, [*slots, *reals])
     by_real = {id(real) for real, is_reached in zip(reals, found.reached[len(slots) :], strict=True) if is_reached}
     places = [i for i, lifted in enumerate(inputs) if found.reached[i] or id(lifted.real) in by_real]
     inputs, slots = [inputs[i] for i in places], [slots[i] for i in places]
     backward = _first_backward(recording, sources, inputs, slots)
     if None in backward.tangents:
         some = [source for source, tangent in zip(sources, backward.tangents, strict=True) if tangent is not None]
-        found = replace(found, saved=survey(recording.recorder, some, slots).saved)
+        found = replace(found, saved=survey(recording, some, slots).saved)
     return replace(stage, inputs=tuple(inputs), slots=tuple(slots), backward=backward, survey=found)
 
 

@@ -70,6 +70,7 @@ __all__ = [
     "GlobalStateGuard",
     "HigherOrderOperator",
     "OpOverload",
+    "SavedByNode",
     "TensorGuards",
     "TorchDispatchMode",
     "TreeSpec",
@@ -256,19 +257,15 @@ class SavedByNode:
 
     node: Any
     name: str
-    tensor: torch.Tensor
+    tensor: torch.Tensor | None  # None where a hook has packed it away
 
-    def error(self) -> RuntimeError | None:
-        """What autograd says when the node unpacks it: it may have been written since."""
-        try:
-            getattr(self.node, self.name)
-        except RuntimeError as error:
-            return error.with_traceback(None)
-        return None
+    def unpack(self) -> Any:
+        """As the node does when it runs: autograd refuses if it was written since, and a hook does what it likes."""
+        return getattr(self.node, self.name)
 
 
 def saved_by(node: Any) -> list[SavedByNode]:
-    """The tensors that a node has saved, but for those that a hook packed away."""
+    """The tensors that a node has saved."""
     found = []
     for name in _names_of_saved(node.__class__):
         try:
@@ -276,8 +273,10 @@ def saved_by(node: Any) -> list[SavedByNode]:
         except RuntimeError:  # a backward has freed it; torch says so when the node runs again
             continue
         for one in raw if isinstance(raw, (list, tuple)) else [raw]:
-            if one is not None and one.unpack_hook is None and isinstance(one.data, torch.Tensor):
-                found.append(SavedByNode(node, name.removeprefix("_") if name == "_saved_tensors" else name, one.data))
+            if one is None or (one.unpack_hook is None and one.data is None):
+                continue
+            tensor = one.data if one.unpack_hook is None else None
+            found.append(SavedByNode(node, name.removeprefix("_") if name == "_saved_tensors" else name, tensor))
     return found
 
 

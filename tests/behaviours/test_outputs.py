@@ -385,3 +385,14 @@ def test_OUT_12_sizes_of_outputs_follow_sizes_of_inputs():
         return x[: x.shape[0] // 2] * x.shape[0], x.shape[0], x.new_zeros(x.shape[0] + 1)
 
     assert_same(f, [lambda: (leaf(4),), lambda: (leaf(6),), lambda: (leaf(0),), lambda: (leaf(1),)], calls=2)
+
+
+@pytest.mark.parametrize("writes", [False, True])
+def test_OUT_12_strides_of_a_tensor_without_elements(writes):
+    def f(x):
+        y = x[:, 2:].sin()
+        if writes:
+            x.zero_()
+        return y + 1.5, (y + 1.5).stride()
+
+    assert_same(f, lambda: (torch.rand(0, 3),), calls=2)

@@ -1,7 +1,9 @@
 """When a backward is refused because a tensor was written: as eager has it, by what each of its nodes has saved."""
 
+import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from tests.compare import Gradients, also_compiled, grads_of, leaf, same_as_eager
 
@@ -155,6 +157,23 @@ def test_a_view_made_under_no_grad_of_a_tensor_written_later(wrap):
         gradients(sine.sum(), w),
         grads_of(w),
     ]
+
+
+@pytest.mark.parametrize("writes", [False, True])
+@same_as_eager
+def test_a_view_made_under_no_grad_that_a_checkpoint_computes_from_again(wrap, writes):
+    def f(x):
+        a = x * 2
+        head = view_without_history(a)
+        tanh = checkpoint(lambda head: nn.functional.dropout(head).tanh().sigmoid(), head, use_reentrant=False)
+        if writes:
+            a.add_(1)
+        return tanh.exp(), a
+
+    torch.manual_seed(0)
+    x = leaf(3)
+    tanh, a = wrap(f)(x)
+    return [outcome(lambda: tanh.sum().backward(retain_graph=True)), gradients(a.sum(), x), grads_of(x), torch.rand(1)]
 
 
 @same_as_eager

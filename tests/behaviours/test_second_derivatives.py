@@ -79,6 +79,22 @@ def test_grad_inside_of_a_tensor_made_there():
     assert_same(f, lambda: (leaf(3),))
 
 
+@pytest.mark.parametrize("is_transposed", [False, True])
+@pytest.mark.parametrize("view", [lambda b: b[:1], lambda b: b[0], lambda b: b.diagonal(), lambda b: b.unbind(1)[0]])
+@same_as_eager
+def test_an_inner_gradient_from_an_input_to_the_one_that_it_is_a_view_of(wrap, view, is_transposed):
+    def f(part, whole):
+        (g,) = torch.autograd.grad(part.sin().sum(), whole, create_graph=True)
+        return g, g.stride()
+
+    x = leaf(2, 3)
+    whole = (x.t() if is_transposed else x) * 1.5
+    g, stride = wrap(f)(view(whole), whole)
+    version = g._version
+    g.sum().backward()
+    return g, stride, version, grads_of(x)
+
+
 def test_an_inner_loop_of_gradient_steps():
     def f(x, w):
         fast = w

@@ -178,7 +178,10 @@ class GhostTable:
         with quiet_torch():
             try:
                 with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
-                    return _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
+                    found = _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
+                is_tried = not (is_elsewhere or self._has_symbols or effect_of(func) is not None)
+                if not (is_tried and _has_no_elements(found.result)):
+                    return found
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
             except Exception as error:
@@ -200,6 +203,13 @@ class GhostTable:
             if is_unsupported:  # perhaps only because of the zeros
                 raise NotImplementedError(str(error)) from error
             raise
+
+
+def _has_no_elements(result: Any) -> bool:
+    """Whether an op makes a tensor without elements, whose strides are often others than those of fake tensors."""
+    if isinstance(result, (list, tuple)):
+        return any(map(_has_no_elements, result))
+    return type(result) is Made and 0 in result.size
 
 
 def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:

@@ -62,6 +62,9 @@ _PLAIN_OUTPUTS = (
 #: What the engine says of a backward that eager would refuse too.
 _EAGERS = ("backward through the graph a second time", "modified by an inplace operation")
 
+#: What a backward may raise, to be raised again when it is asked for.
+_RAISED = (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError)
+
 #: For each source of a backward, the strides of its tangent; None where no tangent arrives.
 Layouts = tuple[tuple[int, ...] | None, ...]
 
@@ -244,11 +247,8 @@ class Recording:
             pairs = [(source, t) for source, t in zip(sources, tangents, strict=True) if t is not None]
             arrived = self._run(pairs, slots, reals, create_graph=differentiable is not None)
             gradients, wholes = self.wrapped.in_parts(arrived)
-        except (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError) as caught:
-            is_eagers = any(words in str(caught) for words in _EAGERS)
-            if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
-                raise  # it may be right for plain sizes
-            error = self._of_the_recording(caught) or caught.with_traceback(None)
+        except _RAISED as caught:
+            error = self._refused(caught)
             del self.recorder.ops[start:]
         finally:
             self.recorder.phase = 0
@@ -282,6 +282,13 @@ class Recording:
                     arrived[place] = extra if arrived[place] is None else arrived[place] + extra
         return arrived
 
+    def _refused(self, error: Exception) -> Exception:
+        """What a backward that raises this while it is recorded will raise when it is asked for."""
+        is_eagers = any(words in str(error) for words in _EAGERS)
+        if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
+            raise error  # it may be right for plain sizes
+        return self._of_the_recording(error) or error.with_traceback(None)
+
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""
         if "use_reentrant=True" in str(error):
@@ -308,6 +315,18 @@ class Recording:
             self.intercept,
         ):
             yield
+
+    def error_of(self, run: Callable[[], Any]) -> Exception | None:
+        """What a part of a backward raises; its ops are forgotten."""
+        start = len(self.recorder.ops)
+        try:
+            with self._engine():
+                run()
+        except _RAISED as caught:
+            return self._refused(caught)
+        finally:
+            self.recorder.forget(start)
+        return None
 
     def _rewind(self, earlier: Backward | None) -> int:
         """Forget what was recorded after the ops that the next backward follows."""

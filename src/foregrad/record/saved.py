@@ -14,7 +14,8 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from foregrad.record.recorder import Recorder
-from foregrad.substrate import saved_by
+from foregrad.record.recording import Recording
+from foregrad.substrate import SavedByNode, saved_by
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +35,8 @@ class Survey:
     dead_ends: tuple[DeadEnd | None, ...]  # for each source
 
 
-def survey(recorder: Recorder, sources: Sequence[torch.Tensor], slots: Sequence[Any]) -> Survey:
-    """Walk from the sources to the slots, running nothing."""
+def survey(recording: Recording, sources: Sequence[torch.Tensor], slots: Sequence[Any]) -> Survey:
+    """Walk from the sources to the slots, running nothing but hooks that unpack what dead ends have saved."""
     targets = [(get_gradient_edge(s) if isinstance(s, torch.Tensor) else s).node for s in slots]
     starts = [source.grad_fn for source in sources]
     order = _in_order(starts)
@@ -44,21 +45,25 @@ def survey(recorder: Recorder, sources: Sequence[torch.Tensor], slots: Sequence[
         if node not in leads and any(following in leads for following in _following(node)):
             leads.add(node)
     passed = [node for node in order if node in leads and node not in targets]
-    saved = frozenset(number for node in passed for number in _objects(recorder, node))
+    saved = _objects(recording.recorder, [one for node in passed for one in saved_by(node)])
     seen = set(order)
-    ends = tuple(_dead_end(recorder, start, leads) if seen - leads else None for start in starts)
+    ends = tuple(_dead_end(recording, start, leads) if seen - leads else None for start in starts)
     return Survey(tuple(node in seen for node in targets), saved, ends)
 
 
-def _dead_end(recorder: Recorder, start: Any, leads: set[Any]) -> DeadEnd | None:
+def _dead_end(recording: Recording, start: Any, leads: set[Any]) -> DeadEnd | None:
     nodes = [node for node in _in_order([start]) if node not in leads]
-    saved = frozenset(number for node in nodes for number in _objects(recorder, node))
-    error = next((error for node in nodes for one in saved_by(node) if (error := one.error()) is not None), None)
+    kept = [one for node in nodes for one in saved_by(node)]
+    if not kept:
+        return None
+    saved = _objects(recording.recorder, kept)
+    error = recording.error_of(lambda: [one.unpack() for one in kept])
     return DeadEnd(saved, error) if saved or error is not None else None
 
 
-def _objects(recorder: Recorder, node: Any) -> list[int]:
-    return [recorder.alias(one.tensor).object for one in saved_by(node) if recorder.owns(one.tensor)]
+def _objects(recorder: Recorder, kept: Sequence[SavedByNode]) -> frozenset[int]:
+    tensors = [one.tensor for one in kept if one.tensor is not None]
+    return frozenset(recorder.alias(tensor).object for tensor in tensors if recorder.owns(tensor))
 
 
 def _following(node: Any) -> list[Any]:

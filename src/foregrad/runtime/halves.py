@@ -291,7 +291,7 @@ def _survey(stage: Stage, layouts: Layouts) -> Survey | None:
     if stage.phase:
         return None
     sources = [source for source, stride in zip(stage.sources, layouts, strict=True) if stride is not None]
-    return survey(stage.recording.recorder, sources, stage.slots)
+    return survey(stage.recording, sources, stage.slots)
 
 
 def run_engine(stage: Stage, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Backward:
