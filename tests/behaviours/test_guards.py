@@ -375,3 +375,16 @@ def test_a_bound_method_reads_its_object_anew(wrap):
 def test_a_callable_object_and_a_partial(wrap):
     w = leaf(2)
     return wrap(Model(w))(torch.ones(2)), wrap(functools.partial(torch.add, alpha=3))(torch.ones(2), w)
+
+
+_SCALE = 2.0
+
+
+def test_a_global_that_only_a_function_inside_the_function_reads(monkeypatch):
+    def function(x):
+        return (lambda: x * _SCALE)()
+
+    ours = compiled(function)
+    assert torch.equal(ours(torch.ones(2)), torch.full((2,), 2.0))
+    monkeypatch.setitem(globals(), "_SCALE", 3.0)
+    assert torch.equal(ours(torch.ones(2)), torch.full((2,), 3.0))

@@ -382,3 +382,18 @@ def test_a_pass_that_lets_one_generator_draw_for_another_is_refused():
 
     with pytest.raises(fg.ProgramError, match="several chains"):
         compiled(f, passes=[moves])(torch.ones(3), torch.Generator(), torch.Generator())
+
+
+_OWN = torch.Generator()
+
+
+def test_a_generator_that_only_a_function_inside_the_function_uses():
+    def function(x):
+        draw = lambda: torch.rand(3, generator=_OWN)  # noqa: E731  a function inside the function
+        return x * draw()
+
+    drawn = []
+    for each in (function, compiled(function)):
+        _OWN.manual_seed(5)
+        drawn.append([each(torch.ones(3)) for _ in range(2)])
+    assert all(map(torch.equal, *drawn))

@@ -10,7 +10,6 @@ import mmap
 import os
 import stat
 import weakref
-from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -89,10 +88,9 @@ class File:
 
 
 def _memory(length: int) -> memoryview:
-    """Memory to read into. Much of it is not filled with zeros first, and comes in large pages where there are such."""
+    """Memory to read into, which is not filled with zeros first if it is much. Large pages would be faster where the
+    kernel has some at hand, but it may take most of a second to make them.
+    """
     if length < _LARGE:
         return memoryview(bytearray(length))
-    pages = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without large pages; they are faster, and otherwise the same
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return memoryview(pages)
+    return memoryview(mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from types import CellType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -145,10 +145,18 @@ def variables(function: Any) -> list[Variable]:
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
         if _is_filled(cell):
             found.append(Variable(name, cell, None, cell.cell_contents))
-    for name in code.co_names:
+    for name in dict.fromkeys(_names_in(code)):
         if name in function.__globals__:
             found.append(Variable(name, function.__globals__, name, function.__globals__[name]))
     return found
+
+
+def _names_in(code: CodeType) -> Iterator[str]:
+    """Names of globals and attributes in a function, and in those that are written inside it."""
+    yield from code.co_names
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _names_in(inner)
 
 
 def _is_filled(cell: CellType) -> bool:
