@@ -206,9 +206,10 @@ class GhostTable:
 
 
 def _has_no_elements(result: Any) -> bool:
-    """Whether an op makes a tensor without elements, whose strides are often others than those of fake tensors."""
+    """Whether all that an op makes has no elements: the strides are then often others than those of fake tensors. One
+    such tensor among others may be a workspace, which depends on modes."""
     if isinstance(result, (list, tuple)):
-        return any(map(_has_no_elements, result))
+        return bool(result) and all(map(_has_no_elements, result))
     return type(result) is Made and 0 in result.size
 
 
