@@ -73,7 +73,6 @@ conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.conformance all --dynamic
 	$(PY) -m tests.fuzz --count 5000
-	$(PY) -m tests.fuzz --about draws --count 1000
 	$(PY) -m tests.keep.fuzz --count 50000
 	$(PY) -m tests.keep.kills --kills 1000
 	$(PY) -m tests.keep.kills --kills 1000 --damage
@@ -82,6 +81,7 @@ conformance: $(STAMP)
 	rm -rf $(WARM)
 	$(WITH_WARM) tests/behaviours tests/step
 	$(WITH_WARM) tests/behaviours tests/step
+	$(PY) -m tests.fuzz --about draws --count 1000
 
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py

@@ -15,13 +15,10 @@ from foregrad.substrate import tree_flatten_with_path
 
 def give_names(recording: Recording, places: dict[int, Location], declared: Declared) -> None:
     """A role and a name for every input."""
-    arguments = recording.inputs.names
+    known = {tensor: (place.role, place.name) for tensor, place in places.items()}
+    known.update((tensor, ("input", name)) for tensor, name in recording.inputs.names.items())
     for outer in recording.inputs.outer:
-        place = places.get(id(outer.real))
-        if id(outer.real) in arguments:
-            outer.role, outer.name = "input", arguments[id(outer.real)]
-        elif place is not None:
-            outer.role, outer.name = place.role, place.name
+        outer.role, outer.name = known.get(id(outer.real), (outer.role, outer.name))
     wholes = {
         part: (outer, path)
         for outer in recording.inputs.outer
@@ -29,11 +26,8 @@ def give_names(recording: Recording, places: dict[int, Location], declared: Decl
     }
     owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:
-        place = places.get(id(lifted.real))
-        if id(lifted.real) in arguments:
-            lifted.role, lifted.name = "input", arguments[id(lifted.real)]
-        elif place is not None:
-            lifted.role, lifted.name = place.role, place.name
+        if id(lifted.real) in known:
+            lifted.role, lifted.name = known[id(lifted.real)]
         elif lifted in wholes:
             outer, path = wholes[lifted]
             lifted.role, lifted.name = outer.role, outer.name + path

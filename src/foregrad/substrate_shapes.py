@@ -75,9 +75,7 @@ class Shapes:
         self.formulas = formulas  # of floats
         self._environment = _Environment(self, on_guard)
         self.mode = FakeTensorMode(shape_env=self._environment, allow_non_fake_inputs=False)
-        self.mode.cache_enabled = (
-            False  # it costs more than it saves: ops are asked once for each look of their arguments
-        )
+        self.mode.cache_enabled = False  # a cache costs more than it saves: an op is asked once for each look
         self._code: dict[str, str] = {}
         self._text: dict[str, str] = {}
         self._words: dict[str, str] = {}

@@ -14,7 +14,7 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
-from foregrad.program.clean import is_view
+from foregrad.program.clean import is_view, maker_of
 from foregrad.record.ghosts import written_places
 from foregrad.substrate import OpOverload, lazy_graph_module
 
@@ -55,7 +55,7 @@ class _InPlace:
         paths = {value: path for value, target in self.targets.items() if (path := self._path(value, target))}
         while True:
             self.chains = {node for path in paths.values() for node in path}
-            broken = [v for v, path in paths.items() if not all(self._is_in_place(_op_of(node)) for node in path)]
+            broken = [v for v, path in paths.items() if not all(self._is_in_place(maker_of(node)) for node in path)]
             if not broken:
                 return
             for value in broken:
@@ -66,7 +66,7 @@ class _InPlace:
         path, at = [], value
         while at is not target:
             before = self._replaces(at)
-            is_last = before is not None and self.last.get(before) == self.order[_op_of(at)]
+            is_last = before is not None and self.last.get(before) == self.order[maker_of(at)]
             if not is_last or _looks(before) or not _same(at, before):
                 return []
             path.append(at)
@@ -75,7 +75,7 @@ class _InPlace:
 
     def _replaces(self, value: fx.Node) -> Any:
         """The argument over which the op of a value would write it, if it can write in place at all."""
-        node, place = _op_of(value), 0 if value.target is not operator.getitem else int(value.args[1])  # type: ignore[arg-type]
+        node, place = maker_of(value), 0 if value.target is not operator.getitem else int(value.args[1])  # type: ignore[arg-type]
         if isinstance(node.target, Pure):
             return self._written(node)[place] if value is not node else None
         if not has_in_place(node.target):
@@ -131,12 +131,8 @@ class _InPlace:
         while _looks(root):
             root = root.all_input_nodes[0]
         is_whole = root.op == "call_function" and _num_bytes(root) == _num_bytes(before)
-        is_last = self.last.get(root) == self.order[_op_of(value)]
+        is_last = self.last.get(root) == self.order[maker_of(value)]
         return is_last and is_whole and root not in self.targets and _same(value, before)
-
-
-def _op_of(value: fx.Node) -> fx.Node:
-    return value.args[0] if value.target is operator.getitem else value  # type: ignore[return-value]
 
 
 def _gives_list(node: fx.Node) -> bool:

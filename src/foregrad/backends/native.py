@@ -34,7 +34,7 @@ TEXT = "kernel_call_text"
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
 #: Ops that Inductor leaves to torch.
-_LARGE = {aten.bmm.default, aten.baddbmm.default, aten.convolution.default, aten.convolution_backward.default}
+_LEFT_TO_TORCH = {aten.bmm.default, aten.baddbmm.default, aten.convolution.default, aten.convolution_backward.default}
 
 _MOST_BYTES = 8 << 20
 _ALIGNMENT = 64
@@ -67,7 +67,8 @@ def may_be_native(graph: fx.GraphModule) -> bool:
     """Whether there is nothing in a lowered graph of which it is plain that C++ of ours cannot do it."""
     nodes = [n for n in graph.graph.nodes if isinstance(n.target, OpOverload)]
     return not any(
-        n.target in _LARGE or is_random(n.target) or (n.target in _PRODUCTS and _product_of(n) is None) for n in nodes
+        n.target in _LEFT_TO_TORCH or is_random(n.target) or (n.target in _PRODUCTS and _product_of(n) is None)
+        for n in nodes
     )
 
 

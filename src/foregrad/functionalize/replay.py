@@ -18,7 +18,6 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
-from foregrad.record.impure import is_random
 from foregrad.record.trace import Op, aliases_in
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec
@@ -60,12 +59,6 @@ class Replay:
                 return self.op(*args, **kwargs)
             finally:
                 torch.default_generator.set_state(before)
-
-
-def draws(target: Any) -> bool:
-    """Whether a node calls a random op."""
-    op = _schema_op(target)
-    return isinstance(op, OpOverload) and is_random(op)
 
 
 def keeps_states(graph: fx.Graph) -> bool:

@@ -69,7 +69,20 @@ def memory_of(node: fx.Node) -> fx.Node:
 def has_effect(node: fx.Node) -> bool:
     """Whether running an op does more than give a value."""
     func = op_of(node)
-    return func is not None and (draws(func, node.args, node.kwargs) or effect_of(func) is not None)
+    return func is not None and (is_draw(node) or effect_of(func) is not None)
+
+
+def is_draw(node: fx.Node) -> bool:
+    """Whether a node draws random numbers."""
+    func = op_of(node)
+    return func is not None and draws(func, node.args, node.kwargs)
+
+
+def maker_of(node: fx.Node) -> fx.Node:
+    """The node that computes a value: itself, or the one of whose results it is one."""
+    while node.target is operator.getitem and not is_view(node):
+        node = node.args[0]  # type: ignore[assignment]
+    return node
 
 
 def op_of(node: fx.Node) -> OpOverload | None:

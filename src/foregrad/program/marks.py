@@ -7,7 +7,6 @@ Views are made again in any case. The marks are torch's own: a `CheckpointPolicy
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -16,8 +15,8 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.errors import ProgramError
-from foregrad.functionalize.replay import draws, rng_state
-from foregrad.program.clean import has_effect, is_view, memory_of
+from foregrad.functionalize.replay import rng_state
+from foregrad.program.clean import has_effect, is_draw, is_view, maker_of, memory_of
 from foregrad.record.trace import Origin
 from foregrad.substrate import lazy_graph_module
 
@@ -53,7 +52,7 @@ def marked(module: fx.GraphModule, which: Which, policy: CheckpointPolicy, phase
     """A copy of a graph with a mark at some values, of those that come no later than a phase."""
     made = copied(module)
     for node in _meant(made.graph, which, phase):
-        _mark(op_of(node), policy)
+        _mark(maker_of(node), policy)  # an op is marked, and with it all of its results
     return made
 
 
@@ -90,22 +89,15 @@ def _mark(node: fx.Node, policy: CheckpointPolicy) -> None:
         node.meta[MARK] = policy
 
 
-def op_of(node: fx.Node) -> fx.Node:
-    """The op that gives a value: what is marked is an op, and with it all of its results."""
-    while node.target is operator.getitem and not is_view(node):
-        node = node.args[0]  # type: ignore[assignment]
-    return node
-
-
 def is_recomputed(node: fx.Node) -> bool:
     """Whether the half that needs a value of an earlier one computes it again."""
-    op = op_of(node)
+    op = maker_of(node)
     return op.meta.get(MARK) in _RECOMPUTE and why_not(op) is None
 
 
 def why_not(op: fx.Node) -> str | None:
     """Why the results of an op cannot be computed again, whatever it is marked as; None if they can."""
-    is_drawn = draws(op.target)
+    is_drawn = is_draw(op)
     if (has_effect(op) and not is_drawn) or op.target is rng_state:
         return "running it a second time is not the same"
     if is_drawn and _device(op).type != "cpu":

@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import fx
 
-from foregrad.functionalize.replay import Replay, draws, state_before
-from foregrad.program.clean import clean, is_view, memory_of
+from foregrad.functionalize.replay import Replay, state_before
+from foregrad.program.clean import clean, is_draw, is_view, memory_of
 from foregrad.program.marks import copied, has_marks, is_recomputed
 from foregrad.substrate import lazy_graph_module
 from foregrad.words.signature import Signature
@@ -61,7 +61,7 @@ class _Splitter:
         self.module = module
         self.first = first_phase
         self.graph = copied(module).graph if has_marks(module.graph) else module.graph
-        drawn = [n for n in self.graph.nodes if draws(n.target) and is_recomputed(n)]
+        drawn = [n for n in self.graph.nodes if is_draw(n) and is_recomputed(n)]
         self.states = {n: state_before(n) for n in drawn}
         self.order = {n: i for i, n in enumerate(self.graph.nodes)}
         self.placeholders = [n for n in self.graph.nodes if n.op == "placeholder"]

@@ -16,6 +16,7 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.errors import CaptureError
+from foregrad.record.entered import Entered
 from foregrad.record.ghosts import ghost_over, ghost_storage
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
@@ -30,8 +31,8 @@ from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
-class Lifted:
-    """A real tensor and the ghost that stands for it while recording."""
+class Lifted(Entered):
+    """A plain tensor that is an input, and its ghost."""
 
     real: torch.Tensor | None  # until the capture is finished
     ghost: torch.Tensor
@@ -51,15 +52,6 @@ class Lifted:
     role: str = "input"
     name: str = ""
     _reference: weakref.ref[torch.Tensor] | None = None
-
-    @property
-    def required_grad(self) -> bool:
-        return self.spec.requires_grad
-
-    @property
-    def was_rebased(self) -> bool:
-        """Whether autograd gave the tensor another history while recording."""
-        return self.ghost.grad_fn is not self.entry_node
 
     def release(self) -> None:
         """Let go of the real tensor: from now on each call brings its own."""

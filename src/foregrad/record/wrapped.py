@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import GradientEdge
 
+from foregrad.record.entered import Entered
 from foregrad.record.trace import Alias
 from foregrad.substrate import no_function_modes, version_of
 from foregrad.words.attached import Attached
@@ -30,7 +31,7 @@ class Part(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Outer:
+class Outer(Entered):
     """A real tensor that wraps others, and its ghost."""
 
     index: int
@@ -51,15 +52,6 @@ class Outer:
     state: tuple[Any, ...]  # what it said of itself then, and its parts
     role: str = "input"
     name: str = ""
-
-    @property
-    def required_grad(self) -> bool:
-        return self.spec.requires_grad
-
-    @property
-    def was_rebased(self) -> bool:
-        """Whether autograd gave the tensor another history while recording."""
-        return self.ghost.grad_fn is not self.entry_node
 
     @property
     def was_changed(self) -> bool:
