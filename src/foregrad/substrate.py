@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -24,6 +24,8 @@ from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
 from torch._C import _len_torch_function_stack as num_function_modes
 from torch._C._autograd import _unsafe_set_version_counter as _set_version_counters
 from torch._C._dynamo.guards import GlobalStateGuard, TensorGuards
+from torch._C._dynamo.guards import _empty_strided_cpu as empty_strided_cpu  # type: ignore[attr-defined]
+from torch._C._dynamo.guards import _reinterpret_tensor as reinterpret_tensor  # type: ignore[attr-defined]
 from torch._C._dynamo.guards import assert_size_stride as check_layout
 from torch._C._functorch import is_functorch_wrapped_tensor
 from torch._dispatch.python import enable_python_dispatcher as symbolic_kernels
@@ -77,10 +79,12 @@ __all__ = [
     "UnsupportedOperatorException",
     "autocast_disabled",
     "autocast_state",
+    "bump_versions",
     "check_layout",
     "composite_of",
     "current_autograd_node",
     "default_device_of",
+    "empty_strided_cpu",
     "exclude_keys",
     "fake_mode_is_on",
     "global_state",
@@ -102,6 +106,7 @@ __all__ = [
     "ops_are_transformed",
     "quiet_torch",
     "registered_effect",
+    "reinterpret_tensor",
     "repeatable_checkpoints",
     "replace_scaled_step",
     "run_engine",
@@ -203,6 +208,11 @@ def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -
     """The same for several, all of them made in or out of inference mode."""
     if not tensors[0].is_inference():
         _set_version_counters(tensors, versions)
+
+
+def bump_versions(tensors: Iterable[torch.Tensor]) -> None:
+    """Count a write to each tensor that counts them: inference tensors do not."""
+    torch._C._increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

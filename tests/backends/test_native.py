@@ -15,7 +15,8 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.backends import kernels, toolchain
-from foregrad.backends.native import _arranged, native
+from foregrad.backends.arrange import arranged, arranged_in_order
+from foregrad.backends.native import Made, Plan, Result, native
 from foregrad.backends.products import PRODUCTS, Matrix, product_call
 
 needs_compiler = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
@@ -42,15 +43,14 @@ INPUTS = [torch.empty(4, 8), torch.empty(3, 8)]
 def test_calls_of_kernels_and_products_become_one_function():
     made = native(MODULE.format(more="del buf0"), ["cpp_fused_0"], INPUTS)
     assert made is not None
-    assert made.python == (
-        "def call(args):\n"
-        "    arg0_1, arg1_1, = args\n"
-        "    args.clear()\n"
-        "    buf1 = empty_strided_cpu((4, 3), (3, 1), torch.float32)\n"
-        "    scratch = empty_strided_cpu((128,), (1,), torch.uint8)\n"
-        "    kernel_call(arg0_1, arg1_1, buf1, scratch)\n"
-        "    return (reinterpret_tensor(buf1, (3, 2), (2, 1), 6), None, arg0_1, )\n"
+    assert made.plan == Plan(
+        num_inputs=2,
+        made=(Made("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),),
+        num_bytes=128,
+        passed=(0, 1, 2, 3),
+        results=(Result(2, (3, 2), (2, 1), 6, 4, False), None, Result(0, (4, 8), (8, 1), 0, 4, True)),
     )
+    assert "    char* scratch = data[3];\n" in made.cpp
     assert "    kernel_0::kernel(Data{arg0_1 + 0}, Data{scratch + 0 + 0});\n" in made.cpp
     assert "Data{arg1_1 + 0}, nullptr, Data{buf1 + 0});\n" in made.cpp
 
@@ -61,6 +61,7 @@ def test_calls_of_kernels_and_products_become_one_function():
         "buf2 = torch.ops.aten.sort.default(buf0)",
         "extern_kernels.bmm(buf0, buf0, out=buf1)",
         "extern_kernels.addmm(arg0_1, buf0, buf0, alpha=1, beta=0, out=buf1)",
+        "extern_kernels.addmm(reinterpret_tensor(buf0, (4, 8), (1, 4), 0), buf0, buf0, alpha=1, beta=1, out=buf0)",
         "buf2 = empty_strided_cpu((s0, 8), (8, 1), torch.float32)",
         "buf2 = empty_strided_cpu((4000, 8000), (8000, 1), torch.float32)",
         "buf2 = _tensor_constant0",
@@ -74,21 +75,22 @@ def test_what_only_python_can_do_stays_python(more):
 
 
 def test_products_that_a_library_does_as_well_are_left_to_it():
-    def of(a, b, out, **options):
-        return product_call(Matrix(*a), Matrix(*b), Matrix(*out), has_bias=False, **options)
+    def of(a, b, out):
+        return product_call(Matrix(*a), Matrix(*b), Matrix(*out))
 
-    assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (3, 1))) == "product<4, 3, 8, 8, 1, 3, 1, 3, false>"
+    assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (3, 1))) == "product<4, 3, 8, 8, 1, 3, 1, 3, -1>"
     assert of(((512, 512), (512, 1)), ((512, 512), (512, 1)), ((512, 512), (512, 1))) is None
     assert of(((4, 8), (8, 1)), ((8, 3), (6, 2)), ((4, 3), (3, 1))) is None  # no row and no column is dense
     assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (1, 4))) is None
     assert of(((4, 0), (1, 1)), ((0, 3), (3, 1)), ((4, 3), (3, 1))) is None
 
 
+@pytest.mark.parametrize("arrange", [arranged, arranged_in_order])
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 500), st.lists(st.integers(0, 12), min_size=1, max_size=3)), max_size=12))
-def test_memory_that_is_used_in_the_same_time_lies_apart(drawn):
+def test_memory_that_is_used_in_the_same_time_lies_apart(arrange, drawn):
     roots = [_Root(num_bytes, sorted(uses)) for num_bytes, uses in drawn]
-    places, length = _arranged(roots)
+    places, length = arrange(roots)
     for one in roots:
         assert places[one] % 64 == 0
         assert places[one] + one.num_bytes <= length
@@ -116,8 +118,9 @@ def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
         a = Matrix((rows, inner), chance.choice([(1, rows), (inner, 1), (inner + 3, 1), (0, 1)]))
         for stride in ((1, inner), (columns, 1)):
             b, out = Matrix((inner, columns), stride), Matrix((rows, columns), (columns + 5, 1))
-            cases.append((a, b, out, chance.random() < 0.5))
-    calls = [product_call(a, b, out, has_bias=has_bias) for a, b, out, has_bias in cases]
+            biases = [None, *(Matrix(out.shape, (row, 1)) for row in (0, columns, columns + 2))]
+            cases.append((a, b, out, chance.choice(biases)))
+    calls = [product_call(*case) for case in cases]
     head = "(const float* a, const float* b, const float* bias, float* c)"
     functions = [f'extern "C" void f{i}{head} {{ {call}(a, b, bias, c); }}\n' for i, call in enumerate(calls)]
     source, made = tmp_path / "products.cpp", tmp_path / "products.so"
@@ -125,11 +128,14 @@ def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
     flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-shared"]
     subprocess.run([toolchain.compiler(), *flags, str(source), "-o", str(made)], check=True)
     library = ctypes.CDLL(str(made))
-    for place, (a, b, out, has_bias) in enumerate(cases):
+    for place, (a, b, out, added) in enumerate(cases):
         left, right = (torch.randn(5000).as_strided(m.shape, m.stride) for m in (a, b))
-        bias, result = torch.randn(out.shape[1]), torch.full((out.shape[0] + 1, out.stride[0]), 7.0)
-        getattr(library, f"f{place}")(*(ctypes.c_void_p(t.data_ptr()) for t in (left, right, bias, result)))
-        wanted = left.double() @ right.double() + (bias.double() if has_bias else 0)
+        bias = None if added is None else torch.randn(5000).as_strided(added.shape, added.stride)
+        result = torch.full((out.shape[0] + 1, out.stride[0]), 7.0)
+        getattr(library, f"f{place}")(
+            *(ctypes.c_void_p(None if t is None else t.data_ptr()) for t in (left, right, bias, result))
+        )
+        wanted = left.double() @ right.double() + (0 if bias is None else bias.double())
         torch.testing.assert_close(result[:-1, : out.shape[1]], wanted.float(), rtol=1e-4, atol=1e-4)
         assert (result[-1] == 7).all()
         assert (result[:, out.shape[1] :] == 7).all()

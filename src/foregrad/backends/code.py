@@ -19,7 +19,6 @@ from collections.abc import Callable
 from types import CodeType
 from typing import Any
 
-from foregrad.backends.native import TEXT
 from foregrad.words.generated import load_source
 
 _METHOD = re.compile(r"^    def call\(self, args\):\n((?:        .*\n|\s*\n)+)", re.MULTILINE)
@@ -28,8 +27,6 @@ _EXTERN = re.compile(r"\bextern_kernels\.(\w+)\b")
 
 def code_of(text: str, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
     """The function that a module of Inductor's defines, on its own; as it is, where it needs more of its module."""
-    if TEXT in call.__globals__:
-        return _loaded(call.__globals__[TEXT], call.__globals__)
     found = _METHOD.search(text)
     if found is None or re.search(r"\bself\b", found[1]):
         return call

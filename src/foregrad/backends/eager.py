@@ -74,14 +74,19 @@ class Names:
         self.namespace: dict[str, Any] = {}
 
     def of(self, hint: str, value: Any) -> str:
+        """The name of a function or a constant."""
         found = self._by_id.get(id(value))
         if found is None:
-            found = hint
-            while found in self._taken or found in self.namespace:
-                found += "_"
-            self._by_id[id(value)] = found
+            found = self._by_id[id(value)] = self.fresh(hint)
             self.namespace[found] = value
         return found
+
+    def fresh(self, hint: str) -> str:
+        """A name that nothing has."""
+        while hint in self._taken or hint in self.namespace:
+            hint += "_"
+        self._taken.add(hint)
+        return hint
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

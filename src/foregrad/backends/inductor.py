@@ -28,7 +28,8 @@ from foregrad.backends.kernels import build_kernels
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.native import may_be_native
 from foregrad.backends.numbers import with_numbers, with_tensors
-from foregrad.backends.stitch import stitch
+from foregrad.backends.series import function_in
+from foregrad.backends.stitch import Compiled, stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.functionalize.replay import keeps_states
 from foregrad.record.impure import is_random
@@ -45,8 +46,6 @@ from foregrad.words.progress import log, part
 
 #: Inductor keeps what it is doing in global variables.
 one_at_a_time = threading.RLock()
-
-Boxed = Callable[[list[Any]], Any]  # empties the list that it is given
 
 
 @dataclass(frozen=True)
@@ -80,9 +79,9 @@ class Inductor:
         titles = [f"{half}, region {place + 1} of {num}" if num > 1 else half for place in range(num)]
         with stopped_by_interrupts():
             begun = [self._start(r, title, half, **options) for r, title in zip(found.distinct, titles, strict=True)]
-        return lambda: stitch(found, [finish() for finish in begun], half, boxed=True)
+        return lambda: stitch(found, [finish() for finish in begun], half)
 
-    def _start_around(self, graph: fx.GraphModule, half: str) -> Callable[[], Boxed]:
+    def _start_around(self, graph: fx.GraphModule, half: str) -> Callable[[], Compiled]:
         """Ops that no loop can stand for run by themselves, such as a fused optimizer, and what is around them is
         compiled."""
         found = apart(graph, is_opaque)
@@ -91,13 +90,13 @@ class Inductor:
         finish = self._start_all(found, half, is_apart=True)
         return lambda: FromList(finish())
 
-    def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Boxed]:
+    def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Compiled]:
         """Begin a region; op by op where a compiler cannot do it, or fails."""
         graph = region.graph
         if not can_compile(graph):
             return (lambda: _one_by_one(graph, half)) if is_apart else self._start_around(graph, half)
 
-        def op_by_op(error: Exception) -> Boxed:
+        def op_by_op(error: Exception) -> Compiled:
             what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
             warnings.warn(what, stacklevel=3)
             return _one_by_one(graph, half)
@@ -109,7 +108,7 @@ class Inductor:
             failed = op_by_op(error)
             return lambda: failed
 
-        def finished() -> Boxed:
+        def finished() -> Compiled:
             try:
                 return finish()
             except Exception as error:  # noqa: BLE001  as above
@@ -117,7 +116,7 @@ class Inductor:
 
         return finished
 
-    def _generate(self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool) -> Callable[[], Boxed]:
+    def _generate(self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool) -> Callable[[], Compiled]:
         """Write the code of a graph; what is returned waits until it is built."""
         with part("ask the toolchain"):
             prepare()
@@ -136,10 +135,11 @@ class Inductor:
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
 
-        def finish() -> Boxed:
+        def finish() -> Compiled:
             for wait in waits:
                 wait()
-            return code_of(made.source_code, made.current_callable)
+            call = made.current_callable
+            return function_in(call.__globals__) or code_of(made.source_code, call)
 
         return finish
 
@@ -185,7 +185,7 @@ def _tensor_places(lowered: Lowered) -> list[int]:
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
 
 
-def _one_by_one(graph: fx.GraphModule, name: str) -> Boxed:
+def _one_by_one(graph: fx.GraphModule, name: str) -> Compiled:
     return FromList(with_numbers(graph, fitting(run_op_by_op(graph, name), graph)))
 
 

@@ -13,7 +13,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foregrad.backends.native import CALL, TEXT, native
+from foregrad.backends.native import native
+from foregrad.backends.series import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
 from foregrad.substrate_inductor import build_module, num_builds_at_once
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.
@@ -72,7 +73,9 @@ template <typename... T, void (*kernel)(T...)> struct Bound<kernel> {
 template <auto kernel> static PyMethodDef method(const char* name) {
     return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(Bound<kernel>::call)), METH_FASTCALL, ""};
 }
+"""
 
+_MODULE = r"""
 static PyMethodDef methods[] = {%s, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, methods};
 
@@ -95,7 +98,7 @@ def build_kernels(kernels: dict[str, str], text: str, *, inputs: Sequence[Any] =
     is_short = sum(map(len, sources)) < _MOST_LENGTH_OF_ONE
     if is_short and (called := native(text, list(kernels), inputs)) is not None:
         module = build_module(in_one_file(sources, called.cpp))
-        return lambda: {CALL: getattr(module(), CALL), TEXT: called.python}
+        return lambda: {name: getattr(module(), name) for name in (ADDRESS, SERIES)} | {PLAN: called.plan}
     files = shared_out(sources, num_builds_at_once()) if sources else []
     modules = [build_module(in_one_file([sources[place] for place in places])) for places in files]
 
@@ -117,9 +120,9 @@ def in_one_file(sources: Sequence[str], call: str = "") -> str:
     bodies = [_INCLUDE.sub("", source).replace('extern "C"', "") for source in sources]
     spaces = [f"namespace kernel_{place} {{\n{body}\n}}\n" for place, body in enumerate(bodies)]
     functions = {f"kernel_{place}": f"kernel_{place}::kernel" for place in range(len(sources))}
-    functions = {CALL: "call"} if call else functions
     methods = ", ".join(f'method<{function}>("{name}")' for name, function in functions.items())
-    return "".join((*includes, *spaces, call, _BINDINGS % methods))
+    more, methods = (call + SERIES_SOURCE, SERIES_METHODS) if call else ("", methods)
+    return "".join((*includes, *spaces, _BINDINGS, more, _MODULE % methods))
 
 
 def shared_out(sources: Sequence[str], num_files: int) -> list[list[int]]:

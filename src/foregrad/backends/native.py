@@ -1,15 +1,16 @@
 """Native: the Python that Inductor writes around its kernels as one function of C++, beside them.
 
-    def call(args):                                                     static void call(char* arg0, char* arg1,
-        arg0, arg1 = args                                                                char* buf2, char* scratch) {
-        buf0 = empty_strided_cpu((32, 128), (128, 1), torch.float32)        kernel_0::kernel(arg0, scratch);
-        cpp_fused_0(arg0, buf0)                                   ──▶       product<...>(scratch, arg1, buf2);
-        buf2 = empty_strided_cpu((32, 128), (128, 1), torch.float32)    }
-        extern_kernels.mm(buf0, arg1, out=buf2)
+    def call(args):                                                     static void call(char* const* data) {
+        arg0, arg1 = args                                                   char *arg0 = data[0], *arg1 = data[1],
+        buf0 = empty_strided_cpu((32, 128), (128, 1), torch.float32)             *buf2 = data[2], *scratch = data[3];
+        cpp_fused_0(arg0, buf0)                                   ──▶       kernel_0::kernel(arg0, scratch);
+        buf2 = empty_strided_cpu((32, 128), (128, 1), torch.float32)        product<...>(scratch, arg1, buf2);
+        extern_kernels.mm(buf0, arg1, out=buf2)                         }
         return (buf2,)
 
-Python makes what is returned and one piece of memory for the rest. That is for graphs on little data, where calls and
-allocations take a good part of the time: what Python would have freed on the way lives until the end.
+The function makes no memory: it is passed what it returns, and one piece for the rest. That is for graphs on little
+data, where calls and allocations take a good part of the time: what Python would have freed on the way lives until the
+end.
 """
 
 from __future__ import annotations
@@ -22,14 +23,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.arrange import arranged
 from foregrad.backends.products import PRODUCTS, Matrix, product_call
 from foregrad.record.impure import is_random
 from foregrad.substrate import OpOverload
-
-#: What the function is called in the module of the kernels.
-CALL = "kernel_call"
-#: And the text of the Python that calls it, in the module that Inductor wrote.
-TEXT = "kernel_call_text"
 
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default, aten.addmm.default}
@@ -37,15 +34,45 @@ _PRODUCTS = {aten.mm.default, aten.addmm.default}
 _LEFT_TO_TORCH = {aten.bmm.default, aten.baddbmm.default, aten.convolution.default, aten.convolution_backward.default}
 
 _MOST_BYTES = 8 << 20
-_ALIGNMENT = 64
+
+
+@dataclass(frozen=True)
+class Made:
+    """Memory that a function is passed and returns: the Python that makes it, and its size."""
+
+    text: str
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class Result:
+    """A tensor that is returned, in some memory: that of an argument, or after these of what is made."""
+
+    memory: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int  # in elements
+    itemsize: int
+    is_whole: bool  # the very tensor that the memory is
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a function is called: what it takes, what is made for it, and what it returns."""
+
+    num_inputs: int
+    made: tuple[Made, ...]
+    num_bytes: int  # of the memory for the rest
+    passed: tuple[int, ...]  # arguments, after these what is made, after these the memory for the rest
+    results: tuple[Result | None, ...]
 
 
 @dataclass(frozen=True)
 class Native:
-    """The C++ function, and the Python that calls it."""
+    """The C++ function, and how it is called."""
 
     cpp: str
-    python: str
+    plan: Plan
 
 
 def native(text: str, kernels: Sequence[str], inputs: Sequence[Any]) -> Native | None:
@@ -74,12 +101,10 @@ def may_be_native(graph: fx.GraphModule) -> bool:
 
 def _product_of(node: fx.Node) -> str | None:
     """The function for a product in a graph, if it is small."""
-    a, b, out = (Matrix(tuple(v.shape), tuple(v.stride())) for v in (*_values(node.args[-2:]), node.meta["val"]))
-    return product_call(a, b, out, has_bias=len(node.args) > 2)
-
-
-def _values(nodes: Any) -> list[torch.Tensor]:
-    return [node.meta["val"] for node in nodes]
+    *bias, a, b = (arg.meta["val"] for arg in node.args if isinstance(arg, fx.Node))
+    out: torch.Tensor = node.meta["val"]
+    given = [a, b, out, *(one.expand(out.shape) for one in bias)]
+    return product_call(*(Matrix(tuple(one.shape), tuple(one.stride())) for one in given))
 
 
 class _NotNative(Exception):
@@ -113,10 +138,16 @@ class _Tensor:
             raise _NotNative
         return Matrix((self.shape[0], self.shape[1]), (self.stride[0], self.stride[1]))
 
-    def python(self) -> str:
-        if self.is_whole:
-            return self.root.name
-        return f"reinterpret_tensor({self.root.name}, {self.shape}, {self.stride}, {self.offset})"
+    def expanded(self, shape: tuple[int, ...]) -> _Tensor:
+        """As an op that broadcasts reads it."""
+        missing = len(shape) - len(self.shape)
+        sizes, strides = (1,) * missing + self.shape, (0,) * missing + self.stride
+        read = tuple(stride if size > 1 else 0 for size, stride in zip(sizes, strides, strict=True))
+        return replace(self, shape=shape, stride=read)
+
+    def given_from(self, memory: Sequence[_Root]) -> Result:
+        at = memory.index(self.root)
+        return Result(at, self.shape, self.stride, self.offset, self.dtype.itemsize, self.is_whole)
 
 
 class _Reader:
@@ -184,9 +215,8 @@ class _Reader:
         is_scaled = any(not isinstance(one, ast.Constant) or one.value != 1 for one in named.values())
         if is_scaled or any(t.dtype is not torch.float32 for t in (*bias, a, b, out)):
             raise _NotNative
-        if bias and (bias[0].shape[-1] != out.shape[-1] or bias[0].stride[-1:] != (1,) or any(bias[0].stride[:-1])):
-            raise _NotNative
-        function = product_call(a.matrix(), b.matrix(), out.matrix(), has_bias=bool(bias))
+        added = [one.expanded(out.shape) for one in bias]
+        function = product_call(*(one.matrix() for one in (a, b, out, *added)))
         if function is None:
             raise _NotNative
         self._add(function, [a, b, bias[0] if bias else None, out])
@@ -203,24 +233,26 @@ class _Reader:
         for result in self.results:
             if result is not None:
                 result.root.is_returned = True
-        if len(self.steps) < 2 or sum(root.num_bytes for root in self.roots) > _MOST_BYTES:
+        if not self.steps or sum(root.num_bytes for root in self.roots) > _MOST_BYTES:
             return None
-        places, num_bytes = _arranged([root for root in self.roots if not root.is_returned and root.uses])
-        given = [name for name in self.taken if self.names[name].root.uses]
+        places, num_bytes = arranged([root for root in self.roots if not root.is_returned and root.uses])
         made = [root for root in self.roots if root.is_returned]
-        passed = [*given, *(root.name for root in made if root.uses), *(["scratch"] if num_bytes else [])]
-        lines = [f"    {function}({', '.join(map(_data(places), arguments))});\n" for function, arguments in self.steps]
-        head = f"static void call({', '.join(f'char* {name}' for name in passed)}) {{\n"
-        body = [
-            f"{', '.join(self.taken)}, = args",
-            "args.clear()",
-            *(f"{root.name} = {root.made}" for root in made),
-            *([f"scratch = empty_strided_cpu(({num_bytes},), (1,), torch.uint8)"] if num_bytes else []),
-            f"{CALL}({', '.join(passed)})",
-            f"return ({''.join(f'{result.python() if result else None}, ' for result in self.results)})",
+        memory = [*(self.names[name].root for name in self.taken), *made]
+        used = [place for place, root in enumerate(memory) if root.uses]
+        plan = Plan(
+            num_inputs=len(self.taken),
+            made=tuple(Made(root.made, root.num_bytes) for root in made),
+            num_bytes=num_bytes,
+            passed=(*used, *([len(memory)] if num_bytes else [])),
+            results=tuple(None if r is None else r.given_from(memory) for r in self.results),
+        )
+        names = [*(memory[place].name for place in used), "scratch"]
+        lines = [
+            *(f"char* {name} = data[{place}];\n" for place, name in enumerate(names[: len(plan.passed)])),
+            *(f"{function}({', '.join(map(_data(places), arguments))});\n" for function, arguments in self.steps),
         ]
-        python = "def call(args):\n" + "".join(f"    {line}\n" for line in body)
-        return Native(f"{_DATA}{PRODUCTS}{head}{''.join(lines)}}}\n", python)
+        body = "".join(f"    {line}" for line in lines)
+        return Native(f"{_DATA}{PRODUCTS}static void call(char* const* data) {{\n{body}}}\n", plan)
 
 
 #: A pointer to data of any type.
@@ -240,24 +272,6 @@ def _data(places: dict[_Root, int]) -> Any:
         return f"Data{{{start} + {tensor.offset * tensor.dtype.itemsize}}}"
 
     return written
-
-
-def _arranged(roots: list[_Root]) -> tuple[dict[_Root, int], int]:
-    """Where each lies in one piece of memory, beside those that are used in the same time, and how long that is."""
-    places: dict[_Root, int] = {}
-    for root in sorted(roots, key=lambda r: (-r.num_bytes, r.uses[0])):
-        others = [o for o in places if o.uses[0] <= root.uses[-1] and root.uses[0] <= o.uses[-1]]
-        start = 0
-        for other in sorted(others, key=places.__getitem__):
-            if places[other] >= start + root.num_bytes:
-                break
-            start = max(start, _aligned(places[other] + other.num_bytes))
-        places[root] = start
-    return places, max((start + root.num_bytes for root, start in places.items()), default=0)
-
-
-def _aligned(offset: int) -> int:
-    return -(-offset // _ALIGNMENT) * _ALIGNMENT
 
 
 def _extent(tensor: _Tensor) -> int:

@@ -24,18 +24,21 @@ class Matrix:
     stride: tuple[int, int]
 
 
-def product_call(a: Matrix, b: Matrix, out: Matrix, *, has_bias: bool) -> str | None:
-    """The C++ function for a product; None if a library does it as well."""
+def product_call(a: Matrix, b: Matrix, out: Matrix, bias: Matrix | None = None) -> str | None:
+    """The C++ function for a product, to which a bias may be added; None if a library does it as well."""
     (rows, inner), columns = a.shape, b.shape[1]
     if rows * inner * columns * torch.get_num_threads() > _MOST_MULTIPLICATIONS or not 0 < inner <= _MOST_ROWS:
         return None
     if 1 not in b.stride or (out.stride[1] != 1 and columns > 1):
         return None
-    numbers = (rows, columns, inner, *a.stride, *b.stride, out.stride[0])
-    return f"product<{', '.join(map(str, numbers))}, {str(has_bias).lower()}>"
+    if bias is not None and ((bias.stride[1] != 1 and columns > 1) or bias.shape != out.shape):
+        return None
+    numbers = (rows, columns, inner, *a.stride, *b.stride, out.stride[0], -1 if bias is None else bias.stride[0])
+    return f"product<{', '.join(map(str, numbers))}>"
 
 
-#: `product(a, b, bias, c)`: c = a b, or with a bias for each column. Tiles of 6 rows and 2 vectors stay in registers.
+#: `product(a, b, bias, c)`: c = a b, or a b + bias. Tiles of up to 6 rows and 2 vectors stay in
+#: registers; all are about as high, since a low one waits for its own sums.
 #: Columns that do not fill two vectors, and a second factor that is transposed, go through a panel on the stack.
 PRODUCTS = r"""
 #ifdef __AVX512F__
@@ -48,14 +51,14 @@ constexpr long panel_width = 2 * vector_width, tile_rows = 6;
 typedef float floats __attribute__((vector_size(4 * vector_width), aligned(4), may_alias));
 typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
 
-template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, bool has_bias>
+template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long bias_row>
 static inline __attribute__((always_inline)) void tile(const float* a, const float* b, const float* bias, float* c) {
     floats sums[rows][2];
     #pragma GCC unroll 8
     for (int i = 0; i < rows; i++)
         #pragma GCC unroll 2
         for (int j = 0; j < 2; j++)
-            sums[i][j] = has_bias ? *(const floats*)(bias + j * vector_width) : floats{};
+            sums[i][j] = bias_row < 0 ? floats{} : *(const floats*)(bias + i * bias_row + j * vector_width);
     for (long k = 0; k < inner; k++) {
         floats first = *(const floats*)(b + k * b_row), second = *(const floats*)(b + k * b_row + vector_width);
         #pragma GCC unroll 8
@@ -117,37 +120,41 @@ static void fill_panel(const float* b, long width, float* panel) {
             panel[k * panel_width + j] = j < width ? b[k * b_row + j * b_column] : 0;
 }
 
-template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, bool has_bias>
+template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long bias_row>
 static inline void multiply(
     const float* a, const float* b, const float* panel, const float* bias, long width, float* c) {
     if (b) {
-        tile<rows, inner, a_row, a_column, b_row, c_row, has_bias>(a, b, bias, c);
+        tile<rows, inner, a_row, a_column, b_row, c_row, bias_row>(a, b, bias, c);
     } else if (width == panel_width) {
-        tile<rows, inner, a_row, a_column, panel_width, c_row, has_bias>(a, panel, bias, c);
+        tile<rows, inner, a_row, a_column, panel_width, c_row, bias_row>(a, panel, bias, c);
     } else {
-        float results[rows * panel_width];
-        tile<rows, inner, a_row, a_column, panel_width, panel_width, has_bias>(a, panel, bias, results);
+        float results[rows * panel_width], biases[rows * panel_width] = {};
+        if (bias_row >= 0)
+            for (long i = 0; i < rows; i++)
+                for (long j = 0; j < width; j++) biases[i * panel_width + j] = bias[i * bias_row + j];
+        tile<rows, inner, a_row, a_column, panel_width, panel_width, panel_width>(a, panel, biases, results);
         for (long i = 0; i < rows; i++)
             for (long j = 0; j < width; j++) c[i * c_row + j] = results[i * panel_width + j];
     }
 }
 
 template <long rows, long columns, long inner, long a_row, long a_column, long b_row, long b_column, long c_row,
-          bool has_bias>
+          long bias_row>
 static void product(const float* a, const float* b, const float* bias, float* c) {
-    constexpr long last = rows % tile_rows;
-    alignas(64) float panel[inner * panel_width], padded[panel_width];
+    constexpr long tiles = (rows + tile_rows - 1) / tile_rows, least = rows / tiles, num_longer = rows % tiles;
+    alignas(64) float panel[inner * panel_width];
     for (long n = 0; n < columns; n += panel_width) {
         const long width = columns - n < panel_width ? columns - n : panel_width;
         const float* direct = b_column == 1 && width == panel_width ? b + n : nullptr;
         if (!direct) fill_panel<inner, b_row, b_column>(b + n * b_column, width, panel);
-        if (has_bias) for (long j = 0; j < panel_width; j++) padded[j] = j < width ? bias[n + j] : 0;
-        for (long m = 0; m + tile_rows <= rows; m += tile_rows)
-            multiply<tile_rows, inner, a_row, a_column, b_row, c_row, has_bias>(
-                a + m * a_row, direct, panel, padded, width, c + m * c_row + n);
-        if constexpr (last > 0)
-            multiply<last, inner, a_row, a_column, b_row, c_row, has_bias>(
-                a + (rows - last) * a_row, direct, panel, padded, width, c + (rows - last) * c_row + n);
+        long m = 0;
+        if constexpr (num_longer > 0)
+            for (; m < num_longer * (least + 1); m += least + 1)
+                multiply<least + 1, inner, a_row, a_column, b_row, c_row, bias_row>(
+                    a + m * a_row, direct, panel, bias + m * bias_row + n, width, c + m * c_row + n);
+        for (; m < rows; m += least)
+            multiply<least, inner, a_row, a_column, b_row, c_row, bias_row>(
+                a + m * a_row, direct, panel, bias + m * bias_row + n, width, c + m * c_row + n);
     }
 }
 """

@@ -34,6 +34,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SamePattern": ("runtime.overlap", ("pattern",)),
     "SameState": ("runtime.same", ("state",)),
     "SameTensors": ("runtime.same", ("specs", "kinds", "free")),
+    "Series": ("backends.series", ("run", "addresses", "table")),
     "Spec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 

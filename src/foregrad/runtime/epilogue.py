@@ -23,7 +23,7 @@ from foregrad.functionalize.effects import (
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
-from foregrad.substrate import set_version, set_versions, version_of
+from foregrad.substrate import bump_versions, set_version, set_versions, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.size import VARYING, sizes_in
 
@@ -85,9 +85,10 @@ def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
         targets, versions = "".join(f"o{number}, " for number in shifts), "".join(f"{s}, " for s in shifts.values())
         source.line(f"{source.name('set_versions', set_versions)}(({targets}), ({versions}))")
     elif shifts:
-        for number, shift in shifts.items():
-            now = f"{source.name('version_of', version_of)}(o{number}) + {shift}"
-            source.line(f"{source.name('set_version', set_version)}(o{number}, {now})")
+        for shift in dict.fromkeys(shifts.values()):
+            targets = "".join(f"o{number}, " for number, own in shifts.items() if own == shift)
+            times = f" * {shift}" if shift > 1 else ""
+            source.line(f"{source.name('bump_versions', bump_versions)}(({targets}){times})")
 
 
 def emit_late_shifts(source: Source, effects: Effects) -> None:
