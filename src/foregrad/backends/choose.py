@@ -12,6 +12,7 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.channels_last import channels_last
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.inductor import Inductor
+from foregrad.backends.sums import one_product
 from foregrad.backends.toolchain import compiler
 from foregrad.program.program import Program
 
@@ -20,7 +21,7 @@ NAMES = ("eager", "inductor", "aoti")
 
 def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
     """What a program goes through before this backend splits and compiles it."""
-    return (channels_last,) if isinstance(backend, (Inductor, AOTI)) else ()
+    return (channels_last, one_product) if isinstance(backend, (Inductor, AOTI)) else ()
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:
