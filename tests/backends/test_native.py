@@ -80,6 +80,7 @@ def test_products_that_a_library_does_as_well_are_left_to_it():
 
     assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (3, 1))) == "product<4, 3, 8, 8, 1, 3, 1, 3, -1>"
     assert of(((512, 512), (512, 1)), ((512, 512), (512, 1)), ((512, 512), (512, 1))) is None
+    assert of(((1, 512), (512, 1)), ((512, 512), (512, 1)), ((1, 512), (512, 1))) is None  # each element is used once
     assert of(((4, 8), (8, 1)), ((8, 3), (6, 2)), ((4, 3), (3, 1))) is None  # no row and no column is dense
     assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (1, 4))) is None
     assert of(((4, 0), (1, 1)), ((0, 3), (3, 1)), ((4, 3), (3, 1))) is None

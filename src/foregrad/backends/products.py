@@ -11,7 +11,9 @@ from dataclasses import dataclass
 import torch
 
 #: Multiplications up to which one core is done before a library, with its threads, would be.
-_MOST_MULTIPLICATIONS = 1 << 20
+_MOST_MULTIPLICATIONS = 1 << 22
+#: Rows of the first factor up to which that holds only if the second is small: each of its elements is used as often.
+_FEW_ROWS, _MOST_ELEMENTS = 16, 1 << 14
 #: Rows of the second factor that a panel on the stack can have.
 _MOST_ROWS = 1024
 
@@ -28,6 +30,8 @@ def product_call(a: Matrix, b: Matrix, out: Matrix, bias: Matrix | None = None) 
     """The C++ function for a product, to which a bias may be added; None if a library does it as well."""
     (rows, inner), columns = a.shape, b.shape[1]
     if rows * inner * columns * torch.get_num_threads() > _MOST_MULTIPLICATIONS or not 0 < inner <= _MOST_ROWS:
+        return None
+    if rows < _FEW_ROWS and inner * columns > _MOST_ELEMENTS:
         return None
     if 1 not in b.stride or (out.stride[1] != 1 and columns > 1):
         return None
