@@ -226,3 +226,15 @@ def test_convolutions_and_their_gradients_are_those_of_eager():
     for got, wanted in zip(results[1], results[0], strict=True):
         assert got.stride() == wanted.stride()
         torch.testing.assert_close(got, wanted, rtol=1e-4, atol=1e-5)
+
+
+@needs_compiler
+def test_random_ops_are_not_decomposed_into_others_that_draw_otherwise():
+    """Inductor would draw 32-bit floats for the bernoulli of 64-bit ones, of which eager draws twice as many."""
+    p = torch.rand(4, 4, dtype=torch.float64)
+    ours = fg.compile(lambda p: torch.bernoulli(p) * p, backend="inductor", cache=False, progress=False)
+    results = []
+    for run in (ours, lambda p: torch.bernoulli(p) * p):
+        torch.manual_seed(0)
+        results.append((run(p), torch.get_rng_state()))
+    assert all(map(torch.equal, *results))

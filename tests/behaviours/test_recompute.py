@@ -123,7 +123,7 @@ def test_rng_3_every_way_to_draw(wrap):
         y = y * torch.empty(4, 4).t().uniform_().exp() + functional.rrelu(y, training=True)
         return (y * x.softmax(1).multinomial(4).float()).sin() * torch.normal(x.exp(), 0.5)
 
-    x = leaf(4, 4)
+    x = leaf(4, 4, dtype=torch.float64)  # the sines of large numbers would show the rounding of short ones
     out = wrap(f)(x)
     out.sum().backward()
     return out, grads_of(x), torch.get_rng_state()
@@ -196,7 +196,7 @@ def test_what_the_call_writes_to_is_not_computed_from_again():
     saved = compiled(f, passes=EVERYTHING)
     x, base = leaf(3), []
     saved(base.append(x * 1) or base[0]).sum().backward()
-    assert torch.equal(x.grad, (x.exp().cos() * x.exp()).detach())
+    torch.testing.assert_close(x.grad, (x.exp().cos() * x.exp()).detach())
     assert "prefer recompute, but saved: it is computed from x" in str(saved.captures[0].program)
 
 

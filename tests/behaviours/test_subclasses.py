@@ -625,12 +625,18 @@ class Named(torch.Tensor):
     """A plain subclass: it wraps nothing."""
 
 
-@same_as_eager
-def test_plain_subclasses_are_as_before(wrap):
-    x = torch.randn(3).as_subclass(Named).requires_grad_()
-    out = wrap(lambda x: x * 2)(x)
-    out.sum().backward()
-    return out, Grads([x.grad])
+def test_subclasses_that_wrap_nothing_are_refused_with_the_line():
+    """Inside a program nothing would call their methods, and what comes out would be plain."""
+    x = torch.randn(3)
+
+    def doubles(x):
+        return x * 2
+
+    double = compiled(doubles)
+    assert torch.equal(double(x), x * 2)
+    with refused(doubles, "def doubles"):
+        double(x.as_subclass(Named))
+    assert torch.equal(double(torch.nn.Parameter(x)), x * 2)
 
 
 # -- distributed tensors ------------------------------------------------------------------------------------

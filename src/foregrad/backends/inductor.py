@@ -145,9 +145,10 @@ class Inductor:
 
     def lowered(self, graph: fx.GraphModule) -> Lowered:
         """A graph in the ops that Inductor wants, with its random numbers drawn as `rng` says."""
+        table, aten = inductor_decompositions(), torch.ops.aten
         if self.rng == "eager":
-            return lower(graph, inductor_decompositions())
-        lowered = lower(graph, {**inductor_decompositions(), torch.ops.aten.bernoulli.p: _bernoulli})
+            return lower(graph, {**table, aten.bernoulli.default: _bernoulli_like_eager})
+        lowered = lower(graph, {**table, aten.bernoulli.p: _bernoulli})
         draw_inside_loops(lowered.graph, lowered.mode)
         return lowered
 
@@ -178,6 +179,12 @@ def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator
     if generator is not None:
         raise NotImplementedError("Inductor draws from no generator of the user's")
     return (torch.rand_like(like, dtype=torch.float32) < p).to(like.dtype)
+
+
+def _bernoulli_like_eager(p: torch.Tensor, *, generator: torch.Generator | None = None) -> torch.Tensor:
+    """By eager's kernel: Inductor would draw 32-bit floats for any dtype."""
+    drawn: torch.Tensor = torch.ops.aten.bernoulli.Tensor(torch.empty_like(p), p, generator=generator)
+    return drawn
 
 
 def _tensor_places(lowered: Lowered) -> list[int]:

@@ -160,6 +160,9 @@ class Inputs:
                 f"has the layout {tensor.layout}",
                 "Pass strided tensors, such as its parts; others cannot be",
             )
+        elif not _is_known_type(tensor):
+            what = f"is a {type(tensor).__name__}, whose methods a program would not call"
+            instead = "Pass it with .as_subclass(torch.Tensor); other subclasses that wrap no tensors cannot be"
         elif not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
             what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
         elif self._recorder.sizes is not None and (tensor.device.type != "cpu" or isinstance(tensor, FakeTensor)):
@@ -287,6 +290,11 @@ def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
     (a_block, a_start), (b_block, b_start) = address(a), address(b)
     a_end, b_end = a_start + Spec.of(a).num_bytes, b_start + Spec.of(b).num_bytes
     return a_block == b_block and a_start < b_end and b_start < a_end
+
+
+def _is_known_type(tensor: torch.Tensor) -> bool:
+    """Whether Python does with its ghost what it does with a tensor."""
+    return type(tensor) is torch.Tensor or isinstance(tensor, (torch.nn.Parameter, FakeTensor))
 
 
 def _end(tensor: torch.Tensor) -> int:
