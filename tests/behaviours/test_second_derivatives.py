@@ -154,6 +154,20 @@ def test_double_backward_with_a_written_input(wrap):
     return HigherGradients((*(g.detach() for g in grads), start.grad, w.grad))
 
 
+@pytest.mark.parametrize("write", [torch.Tensor.zero_, torch.Tensor.sin_, lambda x: x[0].zero_()])
+@same_as_eager
+def test_double_backward_where_a_view_is_written(wrap, write):
+    """Autograd writes through the base of the view: what arrives there has a history, zeros too."""
+
+    def f(x):
+        write(x)
+        return x.cos().sum()
+
+    w = leaf(3, 2)
+    (g,) = torch.autograd.grad(wrap(f)((w * 2)[:2]), w, create_graph=True)
+    return g.requires_grad, HigherGradients((g.detach(), *torch.autograd.grad(g.square().sum(), w)))
+
+
 @same_as_eager
 def test_double_backward_of_several_outputs_used_in_part(wrap):
     a, b = leaf(3), leaf(3)
