@@ -201,6 +201,17 @@ def test_a_generator_that_is_left_at_another_place_is_refused():
         compiled(f)(leaf(4))
 
 
+def test_a_selective_checkpoint_that_draws_after_what_it_saves_is_refused():
+    """Eager's gradient is that of another mask than the forward's."""
+
+    def f(x):
+        return again(lambda x: functional.dropout(x * torch.rand_like(x)).sin(), x, context_fn=saves("rand_like"))
+
+    out = compiled(f)(leaf(LARGE))
+    with pytest.raises(fg.CaptureError, match="save all of them or none"):
+        out.sum().backward()
+
+
 def test_a_generator_that_is_seeded_inside_is_refused():
     def f(x, generator):
         generator.manual_seed(3)

@@ -21,7 +21,7 @@ from foregrad.functionalize.effects import (
     Step,
     Wrap,
 )
-from foregrad.functionalize.overlap import overlaps_itself
+from foregrad.functionalize.overlap import once, overlaps_itself
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view
@@ -223,13 +223,14 @@ class _Planner:
                 break
             alias, place = op.outputs, max(place, float(op.index))
         if base.kind == "input":
-            if overlaps_itself(alias):
+            part = once(alias, self.recording.recorder.table) if overlaps_itself(alias) else alias
+            if overlaps_itself(part) or (part is not alias and base.needs_tangent):
                 write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
                 raise CaptureError(
                     "the function writes to a tensor some of whose elements are one place in memory.\n"
                     f"  at {write.origin}\nMake a copy first, with clone()."
                 )
-            self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
+            self.steps.append((place + 0.5, Copy(number, part, self._how(base), is_part=part is not alias)))
         elif base.needs_tangent:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
 
