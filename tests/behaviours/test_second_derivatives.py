@@ -14,6 +14,7 @@ from tests.compare import (
     compiled,
     grads_of,
     leaf,
+    refused,
     same_as_eager,
 )
 
@@ -93,6 +94,24 @@ def test_an_inner_gradient_from_an_input_to_the_one_that_it_is_a_view_of(wrap, v
     version = g._version
     g.sum().backward()
     return g, stride, version, grads_of(x)
+
+
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("make", [torch.clone, lambda w: w], ids=["no leaf", "leaf"])
+def test_a_gradient_inside_that_passes_a_hook_on_an_input_is_refused(make, is_inside):
+    """The hook belongs to the real tensor, and would not be called."""
+
+    def f(x):
+        if is_inside:
+            x.register_hook(lambda gradient: gradient * 2)
+        (force,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        return force.sum()
+
+    x = make(leaf(3))
+    if not is_inside:
+        x.register_hook(lambda gradient: gradient * 2)
+    with refused(f, "torch.autograd.grad"):
+        compiled(f)(x)
 
 
 def test_an_inner_loop_of_gradient_steps():

@@ -162,7 +162,7 @@ class Intercept(TorchFunctionMode):
         lifted = self._inputs.of_ghost(tensor)
         if lifted is not None and not lifted.was_rebased and not self._holds_ghosts(hook):
             self.hooks.append((lifted, hook))
-            self._grads.hooked.add(lifted)
+            self._grads.hook(lifted)
             return RemovableHandle(OrderedDict())
         return func(*args, **kwargs)
 
