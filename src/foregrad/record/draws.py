@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.generators import identity
 from foregrad.substrate import no_dispatch_modes
-
-#: One generator is the default of all threads.
-_one_at_a_time = threading.RLock()
+from foregrad.words.turns import turn
 
 _DEFAULT = "the random number generator"
 
@@ -74,7 +71,7 @@ class Draws:
     @contextmanager
     def run(self, where: str, generators: Iterable[tuple[str, torch.Generator]]) -> Iterator[None]:
         """Record a forward or a backward, which may use these generators; in the end every generator is as it was."""
-        with _one_at_a_time:
+        with turn:
             around, self._streams = self._streams, {}
             default = torch.default_generator
             self._streams[identity(default)] = _Stream(_DEFAULT, default, _state(default), default.initial_seed())

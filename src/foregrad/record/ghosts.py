@@ -32,6 +32,7 @@ from foregrad.substrate import (
     uninitialized_memory_untouched,
 )
 from foregrad.words.spec import contiguous_stride
+from foregrad.words.turns import generator_as_it_was
 
 aten = torch.ops.aten
 
@@ -248,7 +249,7 @@ def _shapes(result: Any) -> Any:
 
 def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     """What an op returns for zeros on the CPU."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with generator_as_it_was(), torch.no_grad():
         return _ask(func, args, kwargs, _zeros_like, None)
 
 
