@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
 from tests.compare import BACKEND, HigherGradients, _check, _tell, also_compiled, compiled, grads_of, leaf
@@ -88,6 +89,14 @@ def test_rng_3_second_derivatives(wrap):
     first = torch.autograd.grad(wrap(dropped)(x, w).sum(), (x, w), create_graph=True)
     second = torch.autograd.grad(sum(g.square().sum() for g in first), (x, w))
     return HigherGradients(first), HigherGradients(second), torch.get_rng_state()
+
+
+@same_when_recomputed()
+def test_rng_3_second_derivatives_of_a_checkpoint(wrap):
+    x = leaf(4)
+    f = wrap(lambda x: checkpoint(lambda x: x.tanh() * torch.rand_like(x), x, use_reentrant=False))
+    (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    return first.detach(), HigherGradients(torch.autograd.grad(first.sum(), x))
 
 
 @same_when_recomputed()
