@@ -120,7 +120,7 @@ def test_rng_1_capture_moves_no_generator():
 
 
 def test_noise_that_an_op_writes_is_not_its_result():
-    """The program may write over an argument whose memory is free: that of the noise is, and the result lies beside it."""
+    """A program may write over memory that is free: that of the noise is, and the result lies beside it."""
 
     def f(x):
         result = torch.rrelu(x, training=True)
