@@ -9,6 +9,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.recording import Recording
+from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import is_wrapper
@@ -74,12 +75,22 @@ def refuse_made_up(recording: Recording, locations: dict[Any, Location]) -> None
 
 
 def refuse_growth(recording: Recording) -> None:
-    """Memory behind an input that it does not show would come to light."""
+    """Memory behind an input that it does not show would come to light; what grows must be an input itself, no view."""
+    inputs = recording.inputs.all
+    own = {lifted.alias.object for lifted in inputs if lifted.base is None}
     for op in recording.recorder.ops[: recording.num_forward]:
-        storage = op.renames.storage if op.renames is not None else None
-        for lifted in recording.inputs.all if storage is not None and storage.is_grown else ():
-            if lifted.alias.storage is storage and lifted.num_bytes > storage.num_bytes:
+        if op.renames is None or not op.renames.storage.is_grown:
+            continue
+        is_view = op.renames.object not in own and _ends_behind(op.outputs)
+        for lifted in inputs:
+            storage = lifted.alias.storage
+            if storage is op.renames.storage and (is_view or lifted.num_bytes > storage.num_bytes):
                 raise CaptureError(
                     f"the function grows an input {lifted.spec} into memory behind it.\n  at {op.origin}\nPass all of "
                     "its memory, or a copy."
                 )
+
+
+def _ends_behind(alias: Alias) -> bool:
+    """Whether an alias reaches further than its storage did at first."""
+    return (alias.offset + alias.spec.extent) * alias.dtype.itemsize > alias.storage.num_bytes

@@ -201,6 +201,30 @@ def test_a_generator_that_is_left_at_another_place_is_refused():
         compiled(f)(leaf(4))
 
 
+def test_a_selective_checkpoint_that_draws_after_what_it_saves_is_refused():
+    """Eager's gradient is that of another mask than the forward's."""
+
+    def f(x):
+        return again(lambda x: functional.dropout(x * torch.rand_like(x)).sin(), x, context_fn=saves("rand_like"))
+
+    out = compiled(f)(leaf(LARGE))
+    with pytest.raises(fg.CaptureError, match="save all of them or none"):
+        out.sum().backward()
+
+
+def test_a_checkpoint_that_draws_anew_and_reaches_no_input_is_refused():
+    """In eager its second run moves the generator, though no gradient comes of it."""
+
+    def f(x, generator):
+        with torch.no_grad():
+            view = x[:2]
+        return again(lambda view: view.sin() * torch.rand(2, generator=generator), view)
+
+    out = compiled(f)(leaf(4).clone(), torch.Generator())
+    with pytest.raises(fg.CaptureError, match="reaches no input"):
+        out.sum().backward()
+
+
 def test_a_generator_that_is_seeded_inside_is_refused():
     def f(x, generator):
         generator.manual_seed(3)

@@ -475,6 +475,43 @@ def test_IN_11_partly_overlapping_slices(make):
     assert_same(f, aliased(make, lambda b: (b[:3], b[1:])))
 
 
+EXPANDED = {
+    "rows": lambda b: b.expand(2, 4),
+    "within": lambda b: b.view(2, 2).t().unsqueeze(1).expand(2, 3, 2),
+    "one element": lambda b: b[1:2].expand(3, 2),
+}
+FILLS = {
+    "zero": torch.Tensor.zero_,
+    "fill": lambda x: x.fill_(3.0),
+    "a part": lambda x: x.select(x.stride().index(0), 1).view(-1)[:1].mul_(2),
+    "no counter": lambda x: x.select(x.stride().index(0), 1).data.view(-1)[:1].mul_(2),
+}
+
+
+@pytest.mark.parametrize("fill", FILLS.values(), ids=FILLS)
+@pytest.mark.parametrize("view", EXPANDED.values(), ids=EXPANDED)
+@same_as_eager
+def test_IN_11_an_input_some_of_whose_elements_are_one_place_in_memory(wrap, view, fill):
+    base = torch.arange(4.0)
+    x = view(base)
+
+    def f(x):
+        fill(x)
+        return x, x * 2
+
+    return wrap(f)(x), x, base, x._version
+
+
+@pytest.mark.parametrize("view", EXPANDED.values(), ids=EXPANDED)
+def test_IN_11_a_fill_of_an_expanded_tensor_inside(view):
+    def f(x, w):
+        inner = x.clone()
+        view(inner).fill_(2.0)
+        return view(x).zero_() + 1, inner * w
+
+    assert_same(f, lambda: (torch.randn(4), leaf(4)))
+
+
 @pytest.mark.parametrize("views", OVERLAPS.values(), ids=OVERLAPS)
 def test_IN_11_aliases_without_a_write(views):
     assert_same(lambda p, q: p * q, aliased(leaf, views))

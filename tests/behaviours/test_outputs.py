@@ -396,3 +396,14 @@ def test_OUT_12_strides_of_a_tensor_without_elements(writes):
         return y + 1.5, (y + 1.5).stride()
 
     assert_same(f, lambda: (torch.rand(0, 3),), calls=2)
+
+
+def test_OUT_12_strides_of_dimensions_of_size_1():
+    """The kernel gives the sum another stride than torch's fake tensors say: nothing can be written over it."""
+
+    def f(x):
+        x.zero_()
+        y = x.t() + 1
+        return y.reciprocal() * 2, y.stride()
+
+    assert_same(f, lambda: (torch.rand(3, 1),), calls=2)

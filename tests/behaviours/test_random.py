@@ -119,6 +119,17 @@ def test_rng_1_capture_moves_no_generator():
     assert all(torch.equal(g.get_state(), state) for g, state in zip(everyone, states, strict=True))
 
 
+def test_noise_that_an_op_writes_is_not_its_result():
+    """A program may write over memory that is free: that of the noise is, and the result lies beside it."""
+
+    def f(x):
+        result = torch.rrelu(x, training=True)
+        x.clamp_(-0.5, 0.5)
+        return result
+
+    assert_same(f, lambda: (torch.full((3,), -0.7),), calls=2)
+
+
 def test_rng_1_captures_of_several_threads():
     state = torch.get_rng_state()
     with ThreadPoolExecutor(4) as pool:

@@ -1,11 +1,13 @@
 """Values that are computed again in backward; RNG-3 and W1: a random op draws the numbers of the forward again."""
 
 import functools
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
 from tests.compare import BACKEND, HigherGradients, _check, _tell, also_compiled, compiled, grads_of, leaf
@@ -90,6 +92,14 @@ def test_rng_3_second_derivatives(wrap):
 
 
 @same_when_recomputed()
+def test_rng_3_second_derivatives_of_a_checkpoint(wrap):
+    x = leaf(4)
+    f = wrap(lambda x: checkpoint(lambda x: x.tanh() * torch.rand_like(x), x, use_reentrant=False))
+    (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
+    return first.detach(), HigherGradients(torch.autograd.grad(first.sum(), x))
+
+
+@same_when_recomputed()
 def test_rng_3_a_backward_from_some_results(wrap):
     def f(x):
         return functional.dropout(x.sin()).exp(), functional.dropout(x.cos()).exp()
@@ -164,6 +174,26 @@ def test_rng_3_threads_do_not_disturb_each_other():
     for one, other in zip(run(lambda: f), found, strict=True):
         assert torch.equal(one[0], other[0])
         assert torch.equal(one[1], other[1])
+
+
+def test_rng_3_a_backward_that_draws_again_waits_for_the_capture_of_another_thread():
+    """Each needs the default generator in a state of its own, and puts it back."""
+    x, waited = leaf(40), []
+    out = fg.compile(lambda x: torch.native_dropout(x.exp(), 0.5, True)[0].sin(), backend="eager", passes=EVERYTHING)(x)
+    backward = threading.Thread(target=lambda: out.sum().backward())
+
+    def f(x):
+        backward.start()
+        backward.join(0.2)
+        waited.append(backward.is_alive())
+        return functional.dropout(x)
+
+    state = torch.get_rng_state()
+    fg.capture(f, x.detach())
+    backward.join()
+    assert waited == [True]
+    assert x.grad is not None
+    assert torch.equal(state, torch.get_rng_state())
 
 
 @same_when_recomputed()

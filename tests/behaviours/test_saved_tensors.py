@@ -321,3 +321,25 @@ def test_a_view_that_becomes_a_leaf_leaves_its_earlier_views_alone(wrap):
     before, after = wrap(f)(part)
     after.sum().backward()
     return before, after, grads_of(part)
+
+
+CHANGES = {
+    "unsqueeze_": lambda x: x.unsqueeze_(1),
+    "t_": lambda x: x.t_(),
+    "data": lambda x: setattr(x, "data", x.data * 2),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@pytest.mark.parametrize("make", [torch.sin, torch.t, lambda w: w.sin().t()], ids=["new", "view of a leaf", "view"])
+@same_as_eager
+def test_an_input_is_saved_as_it_was_before_its_geometry_or_data_changes(wrap, make, change):
+    def f(x):
+        before = torch.nn.functional.linear(x, x)
+        change(x)
+        return before, x * x.exp()
+
+    w = leaf(2, 3)
+    x = make(w)
+    before, after = wrap(f)(x)
+    return gradients(before.sum(), w), gradients(after.sum(), w), x

@@ -14,6 +14,7 @@ from tests.compare import (
     compiled,
     grads_of,
     leaf,
+    refused,
     same_as_eager,
 )
 
@@ -95,6 +96,24 @@ def test_an_inner_gradient_from_an_input_to_the_one_that_it_is_a_view_of(wrap, v
     return g, stride, version, grads_of(x)
 
 
+@pytest.mark.parametrize("is_inside", [True, False])
+@pytest.mark.parametrize("make", [torch.clone, lambda w: w], ids=["no leaf", "leaf"])
+def test_a_gradient_inside_that_passes_a_hook_on_an_input_is_refused(make, is_inside):
+    """The hook belongs to the real tensor, and would not be called."""
+
+    def f(x):
+        if is_inside:
+            x.register_hook(lambda gradient: gradient * 2)
+        (force,) = torch.autograd.grad(x.square().sum(), x, create_graph=True)
+        return force.sum()
+
+    x = make(leaf(3))
+    if not is_inside:
+        x.register_hook(lambda gradient: gradient * 2)
+    with refused(f, "torch.autograd.grad"):
+        compiled(f)(x)
+
+
 def test_an_inner_loop_of_gradient_steps():
     def f(x, w):
         fast = w
@@ -152,6 +171,20 @@ def test_double_backward_with_a_written_input(wrap):
     grads = torch.autograd.grad(out.sum() + x.exp().sum(), (start, w), create_graph=True)
     sum(g.pow(2).sum() for g in grads).backward()
     return HigherGradients((*(g.detach() for g in grads), start.grad, w.grad))
+
+
+@pytest.mark.parametrize("write", [torch.Tensor.zero_, torch.Tensor.sin_, lambda x: x[0].zero_()])
+@same_as_eager
+def test_double_backward_where_a_view_is_written(wrap, write):
+    """Autograd writes through the base of the view: what arrives there has a history, zeros too."""
+
+    def f(x):
+        write(x)
+        return x.cos().sum()
+
+    w = leaf(3, 2)
+    (g,) = torch.autograd.grad(wrap(f)((w * 2)[:2]), w, create_graph=True)
+    return g.requires_grad, HigherGradients((g.detach(), *torch.autograd.grad(g.square().sum(), w)))
 
 
 @same_as_eager

@@ -224,6 +224,8 @@ class Run:
 
     def engine_backward(self, call: Call, roots: dict, tangents: dict) -> bool:
         """`backward()` into the leaves; says whether it went through, for roots may fail one by one."""
+        if self.has_raised:
+            self.seed()
         inputs = [tangents[name] for name in roots]
         label = "backward of " + ", ".join(roots)
         exact = not adds_in_another_order(roots.values())

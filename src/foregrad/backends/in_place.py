@@ -77,7 +77,8 @@ class _InPlace:
         """The argument over which the op of a value would write it, if it can write in place at all."""
         node, place = maker_of(value), 0 if value.target is not operator.getitem else int(value.args[1])  # type: ignore[arg-type]
         if isinstance(node.target, Pure):
-            return self._written(node)[place] if value is not node else None
+            has_results = any(r.alias_info is None for r in node.target.op._schema.returns)  # these come first
+            return self._written(node)[place] if value is not node and not has_results else None
         if not has_in_place(node.target):
             return None
         first = node.args[0]

@@ -44,6 +44,7 @@ class Copy:
     target: int
     alias: Alias
     how: str
+    is_part: bool = False  # of the object, some of whose elements are one place in memory: each of them once
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from foregrad.errors import CaptureError
-from foregrad.functionalize.overlap import covered, depends_on_order
+from foregrad.functionalize.overlap import covered, depends_on_order, filled_once
 from foregrad.functionalize.replay import Replay, is_kept, state_before
 from foregrad.functionalize.variants import Pure, made_by, variant_for
 from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
@@ -180,6 +180,7 @@ class Functionalizer:
         self._contents[after.storage] = Contents(row, after, flat=True, generation=contents.generation + 1)
 
     def _write_op(self, op: Op) -> None:
+        op = filled_once(op, self._table)
         if (reason := depends_on_order(op)) is not None:
             raise self._refuse(op, reason)
         variant = variant_for(op)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 
 from foregrad.functionalize.variants import has_in_place, is_pointwise, writes_out
+from foregrad.record.ghosts import GhostTable
 from foregrad.record.trace import Alias, Op, aliases_in
 from foregrad.words.size import sizes_in, value_of
 
+aten = torch.ops.aten
+
 _FEW = 1 << 20
+
+#: Ops that write the same to every element: how often they visit one makes no difference.
+_FILLS = {aten.fill_.Scalar, aten.zero_.default}
 
 
 def share_elements(a: Alias, b: Alias) -> bool:
@@ -48,6 +56,23 @@ def overlaps_itself(alias: Alias) -> bool:
             return 0 not in alias.size
         reach += (size - 1) * stride
     return False
+
+
+def once(alias: Alias, table: GhostTable) -> Alias:
+    """An expanded alias with each of its elements once: its first index where the stride is 0."""
+    if 0 not in alias.stride:
+        return alias
+    size = tuple(min(n, 1) if stride == 0 else n for n, stride in zip(alias.size, alias.stride, strict=True))
+    look = table.number_of((size, alias.stride, alias.dtype, alias.bits, alias.storage.device))
+    return replace(alias, size=size, parent=None, op=None, meta=look)
+
+
+def filled_once(op: Op, table: GhostTable) -> Op:
+    """The same op, where it fills a tensor some of whose elements are one place in memory, on each of them once."""
+    if op.func not in _FILLS or not overlaps_itself(op.writes[0]):
+        return op
+    part = once(op.writes[0], table)
+    return replace(op, args=(part, *op.args[1:]), writes=(part,))
 
 
 def _byte_range(alias: Alias) -> tuple[int, int]:

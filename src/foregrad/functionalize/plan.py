@@ -21,7 +21,7 @@ from foregrad.functionalize.effects import (
     Step,
     Wrap,
 )
-from foregrad.functionalize.overlap import overlaps_itself
+from foregrad.functionalize.overlap import covered, once, overlaps_itself
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view
@@ -220,18 +220,30 @@ class _Planner:
         for op in self.renames.get(number, ()):
             if op.outputs.storage is not first.storage or _shows_less(op):
                 place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
+                self._check_inside(op, alias)
                 break
             alias, place = op.outputs, max(place, float(op.index))
         if base.kind == "input":
-            if overlaps_itself(alias):
+            part = once(alias, self.recording.recorder.table) if overlaps_itself(alias) else alias
+            if overlaps_itself(part) or (part is not alias and base.needs_tangent):
                 write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
                 raise CaptureError(
                     "the function writes to a tensor some of whose elements are one place in memory.\n"
                     f"  at {write.origin}\nMake a copy first, with clone()."
                 )
-            self.steps.append((place + 0.5, Copy(number, alias, self._how(base))))
+            self.steps.append((place + 0.5, Copy(number, part, self._how(base), is_part=part is not alias)))
         elif base.needs_tangent:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
+
+    def _check_inside(self, change: Op, alias: Alias) -> None:
+        """Refuse writes, after a change of an object's geometry, to memory that the object did not show before."""
+        ops = [self.recording.recorder.ops[index] for index, _ in self.writes[alias.storage] if index > change.index]
+        for op in ops:
+            if not all(covered(target, [alias]) for target in op.writes if target.storage is alias.storage):
+                raise CaptureError(
+                    "an op writes to memory beside the tensor that the function was given.\n"
+                    f"  at {op.origin}\nMake a copy first, with clone()."
+                )
 
     def _own_version(self, base: Base) -> int | None:
         return base.version if self.counters.of(base.alias.object) == base.alias.object else None

@@ -9,7 +9,6 @@ bernoulli = aten.bernoulli(x, 0.5)     in backward     bernoulli = replay(aten.b
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -21,8 +20,7 @@ from foregrad.functionalize.variants import Pure
 from foregrad.record.trace import Op, aliases_in
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec
-
-_one_at_a_time = threading.Lock()
+from foregrad.words.turns import generator_as_it_was
 
 
 def rng_state(generator: torch.Generator | None = None) -> torch.Tensor:
@@ -52,13 +50,9 @@ class Replay:
 
     def _in_turn(self, state: torch.Tensor, args: Any, kwargs: Any) -> Any:
         """An op that takes no generator draws from the default one, which is put back as it was."""
-        with _one_at_a_time:
-            before = torch.default_generator.get_state()
-            torch.default_generator.set_state(state)
-            try:
-                return self.op(*args, **kwargs)
-            finally:
-                torch.default_generator.set_state(before)
+        with generator_as_it_was() as default:
+            default.set_state(state)
+            return self.op(*args, **kwargs)
 
 
 def keeps_states(graph: fx.Graph) -> bool:

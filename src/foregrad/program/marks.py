@@ -58,14 +58,18 @@ def marked(module: fx.GraphModule, which: Which, policy: CheckpointPolicy, phase
 
 def marked_alike(module: fx.GraphModule, first: fx.Graph, phase: int) -> fx.GraphModule:
     """A copy of a graph in which values up to a phase have the marks that they have in another one."""
-    marks = {
-        n.meta.get("key"): n.meta[MARK] for n in first.nodes if MARK in n.meta and n.meta.get("key", (-1,))[0] >= 0
-    }
+    marks = {n.meta["key"]: n.meta[MARK] for n in first.nodes if MARK in n.meta and _is_of_an_op(n)}
     made = copied(module)
     for node in made.graph.nodes:
         if node.op == "call_function" and node.meta.get("phase", 0) <= phase:
             node.meta[MARK] = marks.get(node.meta.get("key"))
     return made
+
+
+def _is_of_an_op(node: fx.Node) -> bool:
+    """Whether a value comes from an op of the recording, by whose number it is known in any program of that."""
+    first: Any = node.meta.get("key", (-1,))[0]
+    return isinstance(first, int) and first >= 0
 
 
 def _meant(graph: fx.Graph, which: Which, phase: int) -> list[fx.Node]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import secrets
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +19,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.generators import identity
 from foregrad.substrate import no_dispatch_modes
-
-#: One generator is the default of all threads.
-_one_at_a_time = threading.RLock()
+from foregrad.words.turns import turn
 
 _DEFAULT = "the random number generator"
 
@@ -55,6 +52,13 @@ class _Stream:
             "Seed it outside, or pass a generator that is seeded there."
         )
 
+    def refusal_of_another(self, where: str) -> CaptureError:
+        return CaptureError(
+            f"{self.name} is led back to where it was, and there another op draws than before, other numbers than in "
+            f"the first run; so it is in a selective checkpoint that saves some random numbers.\n{where}\n"
+            "Let it save all of them or none."
+        )
+
 
 class Draws:
     """Every random op met so far, by the place at which it draws."""
@@ -67,7 +71,7 @@ class Draws:
     @contextmanager
     def run(self, where: str, generators: Iterable[tuple[str, torch.Generator]]) -> Iterator[None]:
         """Record a forward or a backward, which may use these generators; in the end every generator is as it was."""
-        with _one_at_a_time:
+        with turn:
             around, self._streams = self._streams, {}
             default = torch.default_generator
             self._streams[identity(default)] = _Stream(_DEFAULT, default, _state(default), default.initial_seed())
@@ -90,8 +94,10 @@ class Draws:
         """The op whose numbers op `index` draws again, if any has drawn at the place at which the generator is."""
         stream = self._streams[identity(torch.default_generator if generator is None else generator)]
         at = stream.place
-        first, known, after = self._drawn.get(at, (None, look, -1)) if at is not None else (None, None, -1)
-        if known != look or (first is None and at != stream.at):
+        first, known, after = self._drawn.get(-1 if at is None else at, (None, look, -1))
+        if known != look:
+            raise stream.refusal_of_another(where())
+        if first is None and at != stream.at:
             raise stream.refusal(where())
         if first is not None:
             stream.generator.manual_seed(after)

@@ -31,6 +31,8 @@ from foregrad.substrate import (
     symbolic_kernels,
     uninitialized_memory_untouched,
 )
+from foregrad.words.spec import contiguous_stride
+from foregrad.words.turns import generator_as_it_was
 
 aten = torch.ops.aten
 
@@ -98,6 +100,9 @@ _SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() fo
 
 #: Ops of the CPU whose results are laid out otherwise than those of fake tensors (torch 2.13).
 _LAID_OUT_OTHERWISE = {aten.rrelu_with_noise.default}
+
+#: Up to how many elements of arguments an op is tried out for the sake of strides alone.
+_FEW_ELEMENTS = 1 << 14
 
 #: What torch says when even a fake tensor needs a device for which this build of torch has nothing at all.
 _ABSENT = "PyTorch is not linked with support for"
@@ -181,7 +186,7 @@ class GhostTable:
                     found = _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
                 is_tried = not (is_elsewhere or self._has_symbols or effect_of(func) is not None)
                 if not (is_tried and _has_no_elements(found.result)):
-                    return found
+                    return _with_own_strides(found, func, args, kwargs) if is_tried else found
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
             except Exception as error:
@@ -213,9 +218,38 @@ def _has_no_elements(result: Any) -> bool:
     return type(result) is Made and 0 in result.size
 
 
+def _with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns, with the strides that its kernel gives to dimensions of size 1: where those of arguments are
+    unusual, fake tensors may say another one. No element lies elsewhere for it, so large tensors are not tried."""
+    given = _tensors((args, kwargs))
+    is_unusual = func.namespace == "aten" and any(map(_has_unusual_strides, given))
+    if not is_unusual or sum(t.numel() for t in given) > _FEW_ELEMENTS or _has_integers(args, kwargs):
+        return found
+    try:
+        own = _ask_itself(func, args, kwargs)
+    except (RuntimeError, ValueError):  # zeros will not do
+        return found
+    return own if _shapes(own.result) == _shapes(found.result) and own.resized == found.resized else found
+
+
+def _has_unusual_strides(tensor: torch.Tensor) -> bool:
+    """Whether some dimension of size 1 has another stride than in a contiguous tensor."""
+    usual = contiguous_stride(tuple(tensor.size()))
+    return any(
+        n == 1 and stride != usual[dim]
+        for dim, (n, stride) in enumerate(zip(tensor.size(), tensor.stride(), strict=True))
+    )
+
+
+def _shapes(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return [_shapes(r) for r in result]
+    return (result.size, result.dtype) if type(result) is Made else result
+
+
 def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     """What an op returns for zeros on the CPU."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with generator_as_it_was(), torch.no_grad():
         return _ask(func, args, kwargs, _zeros_like, None)
 
 

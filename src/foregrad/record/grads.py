@@ -32,11 +32,13 @@ class Grads:
         self._held: dict[Lifted, torch.Tensor | None] = {}  # the real .grad of each leaf
         self.on_entry: dict[Lifted, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
         self.accumulated: set[Lifted] = set()  # inputs to which `backward()` inside the function adds
-        self.hooked: set[Lifted] = set()  # inputs on which the function registers a hook
+        self.hooked: set[Lifted] = set()  # inputs that have hooks, or on which the function registers one
         inputs.on_lift = self.watch
 
     def watch(self, lifted: Lifted) -> None:
         """Be told before the engine adds to the .grad of a ghost."""
+        if lifted.real is not None and lifted.ghost.requires_grad and lifted.real._backward_hooks:
+            self.hook(lifted)
         leaf = lifted.slot if lifted.slot is not None else lifted.ghost
         if not leaf.requires_grad or not leaf.is_leaf or leaf.is_inference():
             return
@@ -54,6 +56,21 @@ class Grads:
 
         node.register_prehook(before)
         self._nodes.append(node)
+
+    def hook(self, lifted: Lifted) -> None:
+        """A hook on an input belongs to the real tensor, so no gradient inside the function would pass through it."""
+        self.hooked.add(lifted)
+        me, it = weakref.ref(self), weakref.ref(lifted)
+
+        def before(_: torch.Tensor) -> None:
+            grads, found = me(), it()
+            if grads is not None and found is not None and not grads._recorder.phase:
+                raise grads._refusal(
+                    f"a gradient inside the function passes an input {found.spec} that has hooks",
+                    "Remove the hooks, or take the gradient outside.",
+                )
+
+        lifted.ghost.register_hook(before)
 
     def _accumulates(self, lifted: Lifted) -> None:
         if not lifted.ghost.is_leaf:

@@ -40,7 +40,7 @@ class Lifted(Entered):
     slot: torch.Tensor | None  # the leaf that stands for the value on entry, if it is no view of another input
     base: Lifted | None  # the input that this one is a view of, if they overlap
     edge: GradientEdge | None  # where the gradient of the value on entry arrives
-    entry_node: Any  # grad_fn on entry
+    entry_node: Any  # its history on entry
     version: int  # of the ghost, on entry
     is_argument: bool
     spec: Spec
@@ -52,6 +52,11 @@ class Lifted(Entered):
     role: str = "input"
     name: str = ""
     _reference: weakref.ref[torch.Tensor] | None = None
+
+    @property
+    def was_rebased(self) -> bool:
+        """Whether autograd gave the tensor another history while recording, itself or through its base."""
+        return _history(self.ghost, self.base) is not self.entry_node
 
     def release(self) -> None:
         """Let go of the real tensor: from now on each call brings its own."""
@@ -210,17 +215,18 @@ class Inputs:
     def _add(self, real: torch.Tensor, ghost: torch.Tensor, *, is_argument: bool) -> Lifted:
         slot = None
         with torch.enable_grad():
-            if real._base is not None and real.is_leaf:
-                ghost = torch.ops.aten.alias.default(ghost)  # a view here too, of a base that nobody sees
-            if real.requires_grad and real.is_leaf:
-                slot = ghost.requires_grad_()
-                if isinstance(real, torch.nn.Parameter):
-                    slot = ghost = torch.nn.Parameter(ghost.detach())
-            elif real.requires_grad:
+            is_leaf = real.is_leaf
+            if real.requires_grad and not is_leaf:
                 slot = torch.empty_strided(
                     ghost.size(), ghost.stride(), dtype=real.dtype, device=ghost.device
                 ).requires_grad_()
                 ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
+            if real._base is not None:
+                ghost = torch.ops.aten.alias.default(ghost)  # a view here too, of a base that nobody sees
+            if real.requires_grad and is_leaf:
+                slot = ghost.requires_grad_()
+                if isinstance(real, torch.nn.Parameter):
+                    slot = ghost = torch.nn.Parameter(ghost.detach())
             node = slot.view_as(slot).grad_fn if slot is not None else None  # none where autograd is off altogether
             edge = get_gradient_edge(slot) if slot is not None and node is not None else None
         alias = self._recorder.register(ghost, kind="input")
@@ -264,7 +270,7 @@ class Inputs:
             slot=slot,
             base=base,
             edge=edge,
-            entry_node=ghost.grad_fn,
+            entry_node=_history(ghost, base),
             version=version_of(ghost),
             is_argument=is_argument,
             spec=replace(Spec.of(real), shape=alias.size, stride=alias.stride),
@@ -279,6 +285,11 @@ class Inputs:
         self.all.append(lifted)
         self.on_lift(lifted)
         return lifted
+
+
+def _history(ghost: torch.Tensor, base: Lifted | None) -> Any:
+    """The grad_fn of a ghost, or of the base that nobody sees: a view's own is made anew after any write."""
+    return (ghost if base is not None or ghost._base is None else ghost._base).grad_fn
 
 
 def _never_written(gradients: Any, _: Any) -> Any:

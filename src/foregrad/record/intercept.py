@@ -160,9 +160,9 @@ class Intercept(TorchFunctionMode):
         """A hook on an input belongs to the real tensor, for as long as that lives: each call registers it anew."""
         tensor, hook = args[0], args[1] if len(args) > 1 else kwargs["hook"]
         lifted = self._inputs.of_ghost(tensor)
-        if lifted is not None and tensor.grad_fn is lifted.entry_node and not self._holds_ghosts(hook):
+        if lifted is not None and not lifted.was_rebased and not self._holds_ghosts(hook):
             self.hooks.append((lifted, hook))
-            self._grads.hooked.add(lifted)
+            self._grads.hook(lifted)
             return RemovableHandle(OrderedDict())
         return func(*args, **kwargs)
 

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
+from foregrad.errors import CaptureError
+from foregrad.record.ghosts import kind_of
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
 from foregrad.substrate import SavedByNode, saved_by
@@ -57,8 +59,22 @@ def _dead_end(recording: Recording, start: Any, leads: set[Any]) -> DeadEnd | No
     if not kept:
         return None
     saved = _objects(recording.recorder, kept)
-    error = recording.error_of(lambda: [one.unpack() for one in kept])
+    error = recording.error_of(lambda: _unpack(recording, kept))
     return DeadEnd(saved, error) if saved or error is not None else None
+
+
+def _unpack(recording: Recording, kept: Sequence[SavedByNode]) -> None:
+    """Run the hooks of what dead ends have saved, as eager does; what a checkpoint draws there is in no program."""
+    ops = recording.recorder.ops
+    start = len(ops)
+    for one in kept:
+        one.unpack()
+    for op in ops[start:]:
+        if kind_of(op.func).is_random and op.redraws is None:
+            raise CaptureError(
+                "backward() draws random numbers for a checkpoint whose gradient reaches no input, as that of a view "
+                f"which was made under no_grad.\n  at {op.origin}\nMake the view outside of no_grad, or detach() it."
+            )
 
 
 def _objects(recorder: Recorder, kept: Sequence[SavedByNode]) -> frozenset[int]:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import siblings
+from foregrad.functionalize.effects import Replay, siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
@@ -83,6 +83,8 @@ class CallWriter:
         self.leading += ["standing"] * bool(self.standing)
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
+        # Autograd saves an input as it is by then: one that gets another geometry or other data is saved as it was.
+        self.renamed = {f"o{s.target}" for s in self.effects.steps if isinstance(s, Replay) and s.is_in_place}
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
     def _given(self, place: int) -> Lifted | Expression | Size | Formula:
@@ -291,7 +293,8 @@ class CallWriter:
 
     def _saved_value(self, saved: Saved) -> str:
         if saved.source == "input":
-            return self._name(self.inputs[saved.place])
+            name = self._name(self.inputs[saved.place])
+            return f"{name}.detach()" if name in self.renamed else name
         home = self.calling.homes.get(saved.name)
         if home is not None:
             number, alias = home

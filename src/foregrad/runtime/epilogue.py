@@ -148,6 +148,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         source.line(f"{bump}(({''.join(f'o{number}, ' for number in step.targets)}))")
     elif isinstance(step, Copy):
         value = f"r{places[step.alias]}"
+        target = look(target, step.alias.geometry, "view") if step.is_part else target
         if step.how == "data":
             source.line(f"{target}.data.copy_({value})")
         elif step.how == "grad":
