@@ -8,32 +8,30 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foregrad.again import Again, can_be_made_again
-from foregrad.capture import Captured, capture_call
-from foregrad.captures import Capture, make_capture
-from foregrad.check import Checker, Compared, Verification
+from foregrad.captures import Capture
 from foregrad.dynamic import NOT_KEPT, Dynamic, warn_of_many
-from foregrad.entries.trust import Signer
 from foregrad.errors import CannotKeep, CaptureError
-from foregrad.keep.artifact import KeptCapture
-from foregrad.keep.artifact import save as save_artifact
 from foregrad.keep.places import Places
 from foregrad.keep.warm import CAPTURED, Origin, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
-from foregrad.keys.program_key import contents_digest
 from foregrad.keys.sources import Sources, sources_of
-from foregrad.record.origins import definition
-from foregrad.record.sizes import Dimensions
-from foregrad.regions.regions import Regions
-from foregrad.runtime.halves import CompiledStage, Way
 from foregrad.runtime.miss import MISS
-from foregrad.runtime.reasons import describe_call, reason_for
+from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
-from foregrad.twins import Twins
 from foregrad.words.progress import Timings, part, watched
+
+if TYPE_CHECKING:
+    from foregrad.capture import Captured
+    from foregrad.check import Verification
+    from foregrad.entries.trust import Signer
+    from foregrad.record.sizes import Dimensions
+    from foregrad.regions.regions import Regions
+    from foregrad.runtime.halves import CompiledStage
+    from foregrad.twins import Twins
 
 
 class Compiled:
@@ -71,13 +69,16 @@ class Compiled:
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
-                    self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
+                    if self.way.dynamic is not False:
+                        self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._best_capture(args, kwargs, found)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
+            from foregrad.record.origins import definition
+
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
                 f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
@@ -164,8 +165,7 @@ class Compiled:
 
     def _recorded(self, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
-        assert made.program_key is not None
-        return made.stage, contents_digest(made.program_key)
+        return made.stage, made.contents
 
     def _keep(self, made: Capture, sources: Sources | None) -> None:
         """Leave a capture, which has run, to later processes."""
@@ -176,7 +176,7 @@ class Compiled:
             "reason": made.reason,
             "origin": {"how": made.origin.how, "reasons": list(made.origin.reasons)},
             "program": str(made),
-            "contents": contents_digest(made.program_key),
+            "contents": made.contents,
             "description": [[name, text] for name, text in made.description.items()],
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
@@ -214,6 +214,8 @@ class Compiled:
     def _new_capture(
         self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
     ) -> Capture:
+        from foregrad.runtime.reasons import describe_call, reason_for
+
         timings = Timings()
         with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
@@ -231,15 +233,21 @@ class Compiled:
             return made
 
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
+        from foregrad.twins import Twins
+
         quiet = replace(way, shows_progress=False)
         return Twins(
             captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
         )
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
+        from foregrad.making import make_capture
+
         return make_capture(captured, way, *rest)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        from foregrad.capture import capture_call
+
         return capture_call(self._target, args, kwargs, varying=dims)
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
@@ -248,6 +256,9 @@ class Compiled:
         Backward is compared too, on random tangents. Where the two differ by more than rounding explains, the first op
         that does is named.
         """
+        from foregrad.check import Checker, Compared, Verification
+        from foregrad.record.origins import definition
+
         checker = Checker(self.way.backend)
         made = self._new_capture(args, kwargs, replace(self.way, backend=checker))
         checker.program = made.program
@@ -268,6 +279,9 @@ class Compiled:
         With `weights` the file also holds the parameters, buffers and optimizer state, so that no model code is needed.
         `key` signs it.
         """
+        from foregrad.keep.artifact import KeptCapture
+        from foregrad.keep.artifact import save as save_artifact
+
         if not self.captures:
             raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")
         kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]

@@ -5,17 +5,18 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from foregrad.arguments import argument_names, bind_arguments, function_of
 from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
-from foregrad.capture import function_of
-from foregrad.naming import argument_names, bind_arguments
-from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.substrate import tree_flatten
+
+if TYPE_CHECKING:
+    from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
 
 #: All dimensions, none, those that have changed (None), or these by the name of the argument.
 Choice = bool | Mapping[str, tuple[int, ...]] | None

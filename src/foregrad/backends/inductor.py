@@ -50,8 +50,8 @@ Boxed = Callable[[list[Any]], Any]  # empties the list that it is given
 
 
 @dataclass(frozen=True)
-class Inductor:
-    """Compiles graphs with Inductor. `rng="eager"` draws the numbers that eager draws, `"fast"` Inductor's own."""
+class Fuser:
+    """Compiles graphs with Inductor; `rng` and `regions` are those of `compilers.Inductor`."""
 
     rng: str = "eager"
     regions: str = "auto"

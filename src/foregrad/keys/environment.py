@@ -16,15 +16,14 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend
+from foregrad.backends.compilers import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
-from foregrad.backends.inductor import Inductor
 from foregrad.backends.toolchain import compiler, version_text
 from foregrad.keys.ingredients import Ingredient, Key
 from foregrad.keys.libraries import library_of_function
 from foregrad.keys.sources import Sources, sources_of_code
-from foregrad.runtime.halves import Way
+from foregrad.runtime.way import Way
 from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
 
 _PACKAGE = Path(__file__).resolve().parents[1]
