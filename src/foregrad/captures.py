@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foregrad.dynamic import Conditions
 from foregrad.keep.warm import Origin
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
@@ -14,6 +14,7 @@ from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
+    from foregrad.dynamic import Conditions
     from foregrad.program.program import Program
     from foregrad.runtime.halves import CompiledStage
 
@@ -61,3 +62,14 @@ class Capture:
     def __str__(self) -> str:
         """The listing of the program, with a line where each call of a region begins."""
         return self.listing()
+
+
+#: After as many captures a function probably depends on something that changes at each call.
+MANY_CAPTURES = 8
+
+
+def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
+    """Say that a function was captured often, and why."""
+    if len(reasons) == MANY_CAPTURES:
+        said = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
+        warnings.warn(f"{name} was captured {MANY_CAPTURES} times:\n{said}\n{advice}", stacklevel=6)

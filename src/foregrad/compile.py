@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foregrad.again import Again, can_be_made_again
-from foregrad.captures import Capture
-from foregrad.dynamic import NOT_KEPT, Dynamic, warn_of_many
+from foregrad.captures import Capture, warn_of_many
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.keep.places import Places
 from foregrad.keep.warm import CAPTURED, Origin, find_call, keep_call
@@ -27,6 +26,7 @@ from foregrad.words.progress import Timings, part, watched
 if TYPE_CHECKING:
     from foregrad.capture import Captured
     from foregrad.check import Verification
+    from foregrad.dynamic import Dynamic
     from foregrad.entries.trust import Signer
     from foregrad.record.sizes import Dimensions
     from foregrad.regions.regions import Regions
@@ -45,7 +45,6 @@ class Compiled:
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
-        self._dynamic = Dynamic(way.dynamic)
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -194,10 +193,19 @@ class Compiled:
 
     # -- capturing --------------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def _dynamic(self) -> Dynamic:
+        """What is known about sizes that vary."""
+        from foregrad.dynamic import Dynamic
+
+        return Dynamic(self.way.dynamic)
+
     def _best_capture(self, args: Any, kwargs: Any, origin: Origin) -> Capture:
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
         if self.way.dynamic is False:
             return self._new_capture(args, kwargs, self.way, origin)
+        from foregrad.dynamic import NOT_KEPT
+
         plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, None
         if plan.dims:
             try:

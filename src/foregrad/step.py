@@ -15,8 +15,8 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
 from foregrad.captures import Capture
+from foregrad.choice import Choice, checked, for_backend
 from foregrad.compile import Compiled
-from foregrad.dynamic import Choice, checked, for_backend
 from foregrad.errors import CaptureError, CreatesState
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from foregrad.entries.container import Entry, unpack, write
-from foregrad.entries.trust import Signer, Trust
 from foregrad.errors import StaleArtifact
 from foregrad.keep.calls import for_artifact, keep_calls, restorer_of
 from foregrad.keep.loaded import Loaded
@@ -30,6 +29,7 @@ from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
+    from foregrad.entries.trust import Signer, Trust
     from foregrad.program.program import Program
     from foregrad.runtime.halves import CompiledStage
 

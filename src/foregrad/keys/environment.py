@@ -10,6 +10,7 @@ import functools
 import hashlib
 import platform
 import sys
+from glob import glob
 from pathlib import Path
 from types import FunctionType
 from typing import Any
@@ -62,9 +63,9 @@ def software() -> tuple[Ingredient, ...]:
 def own_digest() -> str:
     """foregrad by the bytes of its files, so that an edited checkout is another one."""
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for name in sorted(glob("**/*.py", root_dir=_PACKAGE, recursive=True)):
+        with open(_PACKAGE / name, "rb") as file:
+            digest.update(name.encode() + b"\0" + hashlib.sha256(file.read()).digest())
     return f"foregrad {digest.hexdigest()[:16]}"
 
 

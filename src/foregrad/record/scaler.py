@@ -13,8 +13,9 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError, CreatesState
-from foregrad.record.numbers import expression_of, is_number
+from foregrad.record.numbers import expression_of
 from foregrad.substrate import replace_scaled_step
+from foregrad.words.spec import is_number
 
 
 @contextmanager

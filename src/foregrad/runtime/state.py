@@ -17,10 +17,11 @@ from foregrad.functionalize.effects import Ref
 from foregrad.record.declared import Container, Declared, Slot, Store
 from foregrad.record.inputs import Inputs
 from foregrad.record.items import ItemOf
-from foregrad.record.numbers import INFIX, Expression, Told, is_number
+from foregrad.record.numbers import INFIX, Expression, Told
 from foregrad.record.wrapped_results import OuterRef
 from foregrad.runtime.source import Source
 from foregrad.words.size import VARYING, Shape
+from foregrad.words.spec import is_number
 
 
 class StateReader:

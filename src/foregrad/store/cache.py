@@ -20,23 +20,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 from urllib.parse import unquote, urlsplit
 
-from foregrad.entries.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
-from foregrad.store.claim import Claim, claim
 from foregrad.store.folder import Folder
 from foregrad.store.guarded import Guarded
 from foregrad.store.layer import NOT_THERE, Entry, Hit, Miss, check_key
-from foregrad.store.redis_layer import RedisLayer
 from foregrad.store.seal import PLAIN, Seal
-from foregrad.store.sweep import Swept
-from foregrad.store.url_layer import UrlLayer
 from foregrad.words.folders import cache_folder
+
+if TYPE_CHECKING:
+    from foregrad.entries.trust import Key
+    from foregrad.store.claim import Claim
+    from foregrad.store.sweep import Swept
 
 log = logging.getLogger("foregrad")
 
 Place = str | os.PathLike[str]
-GivenKey = str | bytes | Key | None
+GivenKey = Union[str, bytes, "Key", None]
 
 
 @dataclass(frozen=True)
@@ -155,6 +156,8 @@ class Cache:
         Where that is None the entry is ours to make: nobody else is at it, or whoever was has died or takes more than
         `timeout` seconds.
         """
+        from foregrad.store.claim import claim
+
         check_key(key)
 
         def look() -> Hit | None:
@@ -288,6 +291,14 @@ def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, re
     text = os.fspath(place)
     if "://" not in text:
         return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
+    return _remote(text, key, max_bytes, max_entry_bytes, readonly)
+
+
+def _remote(text: str, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> Guarded:
+    from foregrad.entries.trust import PublicKey
+    from foregrad.store.redis_layer import RedisLayer
+    from foregrad.store.url_layer import UrlLayer
+
     name = without_password(text)
     signer = _signer(key)
     if signer is None:
@@ -309,6 +320,8 @@ def without_password(url: str) -> str:
 
 
 def _signer(key: GivenKey) -> Key | None:
+    from foregrad.entries.trust import SharedKey, key_from_environment, parse_key
+
     match key:
         case None:
             return key_from_environment()
