@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,15 +36,14 @@ class Loaded:
     """
 
     def __init__(
-        self, about: dict[str, Any], restore: Callable[[Any], Callable[..., Any]], state: tuple[Any, ...]
+        self, about: dict[str, Any], makers: Sequence[Callable[[], Callable[..., Any]]], state: tuple[Any, ...]
     ) -> None:
         self.name: str = about["name"]
         self.__name__ = self.name
         self.kind: str = about["kind"]
         self.about = about
         self.state = state
-        self._restore = restore
-        self._left = [capture["call"] for capture in about["captures"]]
+        self._left = list(makers)
         self._calls: tuple[Callable[..., Any], ...] = ()  # of the last captures, the latest first
         self._lock = threading.Lock()
         self._make_one_more(0)
@@ -68,7 +67,7 @@ class Loaded:
         """Make the next program, unless another thread has; whether there is one."""
         with self._lock:
             if len(self._calls) == num_known and self._left:
-                self._calls = (*self._calls, self._restore(self._left[-1]))
+                self._calls = (*self._calls, self._left[-1]())
                 self._left.pop()
             return len(self._calls) > num_known
 
