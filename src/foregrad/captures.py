@@ -16,6 +16,7 @@ from foregrad.words.progress import Timings
 if TYPE_CHECKING:
     from foregrad.dynamic import Conditions
     from foregrad.program.program import Program
+    from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
 
 
@@ -31,6 +32,7 @@ class Capture:
     num_nodes: int
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]
+    find_regions: Callable[[], tuple[Regions, ...]]
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary
@@ -43,6 +45,11 @@ class Capture:
     @property
     def program(self) -> Program:
         return self.stage.program
+
+    @property
+    def regions(self) -> tuple[Regions, ...]:
+        """The regions of each half that was compiled by regions; nothing is traced for them."""
+        return self.find_regions()
 
     @property
     def contents(self) -> str:

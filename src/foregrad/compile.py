@@ -132,6 +132,7 @@ class Compiled:
             num_nodes=about["nodes"],
             listing=lambda: str(about["program"]),
             record=again,
+            find_regions=lambda: found.regions,
             sources=sources,
         )
         return self._checked(capture, found.program_key, args, kwargs) if self.way.cache.draws_check() else capture
@@ -181,7 +182,7 @@ class Compiled:
             "nodes": made.num_nodes,
         }
         why = self._why_not_kept() or keep_call(
-            self.way.cache, sources, self._places(), made.call, made.program_key, about
+            self.way.cache, sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about
         )
         reasons = (*made.origin.reasons, *([why] if why else []))
         told = replace(made, sources=sources, origin=replace(made.origin, reasons=reasons))
@@ -317,7 +318,7 @@ class Compiled:
     @property
     def regions(self) -> tuple[Regions, ...]:
         """The regions of every graph that was compiled by regions, forward before backward."""
-        return tuple(found for made in self.captures for found in made.stage.regions)
+        return tuple(found for made in self.captures for found in made.regions)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -54,6 +54,7 @@ def make_capture(
         num_nodes=len(program.graph.graph.nodes),
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
+        find_regions=lambda: compiled.regions,
         program_key=halves.key,
         conditions=conditions,
     )

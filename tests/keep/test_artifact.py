@@ -1,6 +1,7 @@
 """Artifacts: what is saved in one process does in another what it did, without tracing and, if asked, without code."""
 
 import copy
+import json
 import subprocess
 import sys
 import textwrap
@@ -266,6 +267,21 @@ def test_a_module_in_another_mode_is_refused(tmp_path: Path):
     twin.eval()
     with pytest.raises(fg.GuardError, match="training is not True"):
         run(loaded)
+
+
+def test_a_loaded_step_says_where_it_comes_from(tmp_path: Path):
+    file = tmp_path / "step.fg"
+    step, *_ = saved_step(file)
+    told = fg.explain(fg.load(file))
+    assert str(told).splitlines()[0] == f"{step.name}: a step of {len(step.captures)} programs, loaded from {file}"
+    assert "works on the weights in the file" in str(told)
+    assert f"torch {torch.__version__}" in str(told)
+    assert [one.reason for one in told.captures] == [one.reason for one in step.captures]
+    assert json.loads(json.dumps(told.as_json()))["source"] == str(file)
+    given = fg.explain(fg.load(file, state=step.state))
+    assert "works on what it was given: Sequential, AdamW" in str(given)
+    with pytest.raises(TypeError, match=r"fg\.load"):
+        fg.explain(torch.ones(1))
 
 
 def test_tied_weights_stay_tied(tmp_path: Path):

@@ -70,6 +70,31 @@ def test_a_module_is_found_without_tracing(backend: str, cache: fg.Cache):
     assert "found without tracing" in str(fg.explain(second))
 
 
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+def test_what_is_found_is_described_as_what_was_captured(cache: fg.Cache, monkeypatch: pytest.MonkeyPatch):
+    def stacked() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(6)))
+
+    def told(function) -> list[str]:
+        return [*map(str, function.regions), *map(str, function.captures), *(c.reason for c in function.captures)]
+
+    x = torch.ones(3, 8)
+    captured, found, traced = [fg.compile(stacked(), backend="inductor", cache=cache, progress=False) for _ in range(3)]
+    traced.note = "nobody reads this"
+    for function in (captured, found, traced):
+        function(x).square().sum().backward()
+    assert [origins(one) for one in (captured, found, traced)] == [[CAPTURED], [FOUND], [TRACED]]
+    assert str(found.timings) == str(captured.timings)
+    monkeypatch.setattr(type(found)._foregrad, "_new_capture", None)  # nothing is traced to tell this
+    assert told(found) == told(captured) == told(traced)
+    (forward, _), (same, _) = captured.regions, found.regions
+    assert (same.distinct[0].label, same.distinct[0].count) == ("*", 6)
+    assert same.inputs == forward.inputs
+    assert same.results == forward.results
+    assert [str(r.graph.graph) for r in same.distinct] == [str(r.graph.graph) for r in forward.distinct]
+
+
 def test_what_the_entry_does_not_hold_is_recorded_when_it_is_asked_for(cache: fg.Cache):
     compiled(cache)[1](torch.ones(3, 4))
     model, found = compiled(cache)

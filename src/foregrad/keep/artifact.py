@@ -111,18 +111,18 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
                 f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
             )
         if state is not None:
-            return _loaded(entry, state, is_bare=False)
+            return _loaded(entry, state, path, is_bare=False)
         with entry.taken(_TENSORS) as data:
-            return _loaded(entry, stand_ins(about["state"], tensors_from_bytes(data)), is_bare=True)
+            return _loaded(entry, stand_ins(about["state"], tensors_from_bytes(data)), path, is_bare=True)
 
 
-def _loaded(entry: Entry, state: tuple[Any, ...], *, is_bare: bool) -> Loaded:
+def _loaded(entry: Entry, state: tuple[Any, ...], path: str | Path, *, is_bare: bool) -> Loaded:
     restore = restorer_of(entry.blob, Places(state, None))
     for one in state:
         if isinstance(one, Optimizer):
             tell_it_steps(one)
     roots = [capture["bare" if is_bare else "call"] for capture in entry.about["captures"]]
-    return Loaded(entry.about, [partial(_made, restore, root) for root in roots], state)
+    return Loaded(entry.about, [partial(_made, restore, root) for root in roots], state, str(path), is_bare)
 
 
 def _made(restore: Callable[[Any], Callable[..., Any]], root: Any) -> Callable[..., Any]:

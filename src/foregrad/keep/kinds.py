@@ -20,7 +20,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Fitting": ("backends.guarded", ("run", "specs")),
     "FromList": ("backends.backend", ("run",)),
-    "Guarded": ("backends.guarded", ("run", "graph", "name", "layouts")),
+    "Guarded": ("backends.guarded", ("run", "graph", "name", "layouts", "cuts")),
     "InGradMode": ("backends.eager", ("func", "enabled")),
     "Numbered": ("backends.numbers", ("run", "places")),
     "Numbers": ("backends.numbers", ("given",)),

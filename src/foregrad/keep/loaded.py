@@ -36,13 +36,20 @@ class Loaded:
     """
 
     def __init__(
-        self, about: dict[str, Any], makers: Sequence[Callable[[], Callable[..., Any]]], state: tuple[Any, ...]
+        self,
+        about: dict[str, Any],
+        makers: Sequence[Callable[[], Callable[..., Any]]],
+        state: tuple[Any, ...],
+        source: str,
+        is_bare: bool,
     ) -> None:
         self.name: str = about["name"]
         self.__name__ = self.name
         self.kind: str = about["kind"]
         self.about = about
         self.state = state
+        self.source = source  # the file
+        self.is_bare = is_bare  # whether its state is that in the file
         self._left = list(makers)
         self._calls: tuple[Callable[..., Any], ...] = ()  # of the last captures, the latest first
         self._lock = threading.Lock()

@@ -33,6 +33,7 @@ from foregrad.words.progress import Part, Timings, log, part
 from foregrad.words.spec import Spec
 
 if TYPE_CHECKING:
+    from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
 
 
@@ -85,6 +86,7 @@ class FoundCall:
     call: Callable[..., Any]
     entry: Entry
     origin: Origin
+    restore: Callable[[Any], Any]
 
     @property
     def about(self) -> dict[str, Any]:
@@ -94,6 +96,11 @@ class FoundCall:
     def program_key(self) -> Key:
         """The key of the program that the call runs."""
         return Key.from_json(json.loads(bytes(self.entry.blob(_PROGRAM_KEY))))
+
+    @property
+    def regions(self) -> tuple[Regions, ...]:
+        """What its halves were cut into."""
+        return tuple(self.restore(root).regions for root in self.about["halves"])
 
     @property
     def timings(self) -> Timings:
@@ -109,23 +116,24 @@ def find_call(store: Cache, key: str, places: Places, record: Callable[[], Compi
         with part("load"):
             entry = unpack(found.data)
             with as_described("a call"):
-                call = restorer_of(entry.blob, places, record)(entry.about["call"])
-                return FoundCall(call, entry, Origin(FOUND, found.source, key=key))
+                restore = restorer_of(entry.blob, places, record)
+                return FoundCall(restore(entry.about["call"]), entry, Origin(FOUND, found.source, key=key), restore)
     except (ForegradError, OSError) as error:
         return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
 
 
 def keep_call(
-    store: Cache, sources: Sources, places: Places, call: Callable[..., Any], program: Key, about: dict[str, Any]
+    store: Cache, sources: Sources, places: Places, calls: list[Callable[..., Any]], program: Key, about: dict[str, Any]
 ) -> str | None:
-    """Keep a call for later processes, with the key of its program; why not, if it cannot be kept."""
+    """Keep a call, and the halves that it runs, for later processes, with the key of its program; why not, if it cannot
+    be kept."""
     if not sources.is_sure:
         return None
     try:
         with part("keep"):
-            _check_finds_all(call, places)
-            kept = keep_calls([call], places, needs_code=True)
-            header = {**about_entry("call", sources.key), **about, "call": kept.roots[0]}
+            _check_finds_all(calls[0], places)
+            kept = keep_calls(calls, places, needs_code=True)
+            header = {**about_entry("call", sources.key), **about, "call": kept.roots[0], "halves": kept.roots[1:]}
             blobs = {**kept.blobs, _PROGRAM_KEY: json.dumps(program.as_json()).encode()}
             store.put(sources.key.digest, pack(header, blobs))
     except (CannotKeep, OSError) as error:

@@ -17,6 +17,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner, start
 from foregrad.backends.choose import can_write
+from foregrad.backends.guarded import Guarded
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.donate import donate
@@ -72,9 +73,13 @@ class CompiledStage:
     @property
     def regions(self) -> tuple[Regions, ...]:
         """The regions of each half that its backend compiled by regions."""
+        return tuple(run.regions for run in self.cut_runs if run.regions is not None)
+
+    @property
+    def cut_runs(self) -> list[Guarded]:
+        """What runs the halves that were compiled by regions, forward first."""
         runs = [self.run_forward, *(b.run for b in self._backwards.values())]
-        found = [getattr(run, "regions", None) for run in runs]
-        return tuple(regions for regions in found if regions is not None)
+        return [run for run in runs if isinstance(run, Guarded) and run.cuts is not None]
 
     # -- what must not be written ---------------------------------------------------------------------------
 
