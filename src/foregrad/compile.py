@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import warnings
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from foregrad.again import Again, can_be_made_again
 from foregrad.captures import Capture, warn_of_many
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.keep.places import Places
-from foregrad.keep.warm import CAPTURED, Origin, find_call, keep_call
+from foregrad.keep.warm import CAPTURED, FoundCall, Origin, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
@@ -45,6 +46,7 @@ class Compiled:
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
+        self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -117,6 +119,8 @@ class Compiled:
             return Origin(
                 CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure)
             )
+        if sources.key.digest in self._wrong:
+            return self._wrong[sources.key.digest]
         again = Again(self.name, args, kwargs, self._recorded)
         found = find_call(self.way.cache, sources.key.digest, self._places(), again)
         if isinstance(found, Origin):
@@ -135,33 +139,63 @@ class Compiled:
             find_regions=lambda: found.regions,
             sources=sources,
         )
-        return self._checked(capture, found.program_key, args, kwargs) if self.way.cache.draws_check() else capture
+        return self._checked(capture, found, args, kwargs) if self.way.cache.draws_check() else capture
 
-    def _checked(self, found: Capture, expected: Key, args: Any, kwargs: Any) -> Capture:
-        """What was found, if a capture gives the same program now; else that capture, and the entry is removed.
+    def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | Origin:
+        """What was found, while a copy of this process looks whether a capture gives the same program now. Where a
+        process cannot be copied, that is done first."""
+        from foregrad.words.copies import can_be_copied, in_a_copy
 
-        This is done at once and not in the background: recording puts ghosts in place of the tensors of modules, which
-        nothing may use meanwhile.
-        """
+        def compare() -> list[str]:
+            return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs))]
+
+        if not can_be_copied():
+            return self._settle(capture, compare())
+        self.way.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
+        return capture
+
+    def _key_of(self, args: Any, kwargs: Any) -> Key:
+        """The key of the program that a capture gives; nothing is compiled."""
+        from foregrad.keys.program_key import program_key
+        from foregrad.words.copies import one_thread
+
+        with one_thread():
+            captured = self._record(args, kwargs)
+        return program_key(captured.program.apply(self.way.passes), self._way_of(captured))
+
+    def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
+        """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
+        its entry is removed, and later calls are captured."""
         origin = found.origin
-        wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
-        made = self._new_capture(args, kwargs, self.way, wrong)
-        assert made.program_key is not None
+        if not answer or isinstance(answer, Exception):
+            said = f"it could not be checked: {answer}" if answer else "checked: a capture gives the same program"
+            told = replace(found, origin=replace(origin, reasons=(said,)))
+            with self._lock:
+                self.captures = tuple(told if one is found else one for one in self.captures)
+            return told
         assert origin.key is not None
-        different = differences(expected, made.program_key)
-        if not different:
-            said = "checked: a capture gives the same program"
-            return replace(found, record=made.record, origin=replace(origin, reasons=(said,)))
+        with self._lock:
+            wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
+            self._wrong[origin.key] = wrong
+            self.captures = tuple(one for one in self.captures if one is not found)
+            self._calls = tuple(call for call in self._calls if call is not found.call)
         stays = self.way.cache.delete(origin.key)
-        done = f"The entry could not be removed: {stays}. The" if stays else "The entry was removed, and the"
-        lines = "\n".join(map(str, different))
-        warnings.warn(
+        done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
+        lines = "\n".join(answer)
+        self._warn(
             f"{self.name} was found in {origin.where} without tracing, but a capture gives another program:\n{lines}\n"
-            f"{done} captured program is used. Its key does not see what has changed: say cache=False where it is "
-            "compiled, and please report it.",
-            stacklevel=5,
+            f"{done} calls are captured. Its key does not see what has changed: say cache=False where it is compiled, "
+            "and please report it."
         )
-        return made
+        return wrong
+
+    def _warn(self, message: str) -> None:
+        """Warn at the definition of the function: what is found out in the background belongs to no call."""
+        code = getattr(inspect.unwrap(self._target), "__code__", None)
+        if code is None:
+            warnings.warn(message, stacklevel=2)
+        else:
+            warnings.warn_explicit(message, UserWarning, code.co_filename, code.co_firstlineno)
 
     def _recorded(self, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
@@ -169,7 +203,7 @@ class Compiled:
 
     def _keep(self, made: Capture, sources: Sources | None) -> None:
         """Leave a capture, which has run, to later processes."""
-        if sources is None or made.program_key is None:
+        if sources is None or made.program_key is None or sources.key.digest in self._wrong:
             return
         about = {
             "name": self.name,
@@ -248,6 +282,10 @@ class Compiled:
         return Twins(
             captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
         )
+
+    def _way_of(self, captured: Captured) -> Way:
+        """How a captured program is made to run."""
+        return self.way
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         from foregrad.making import make_capture

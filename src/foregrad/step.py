@@ -136,6 +136,9 @@ class Step(Compiled):
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
         if captured.creates_state and way.backend is self.way.backend:
-            made = super()._make(captured, replace(way, backend=compile_graph), *rest)
+            made = super()._make(captured, self._way_of(captured), *rest)
             return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
         return super()._make(captured, way, *rest)
+
+    def _way_of(self, captured: Captured) -> Way:
+        return replace(self.way, backend=compile_graph) if captured.creates_state else self.way

@@ -87,7 +87,8 @@ class Cache:
     folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry. With
     `readonly`, or with a public key, nothing is written.
 
-    With `verify_every=N` about one in N calls that are found without tracing is captured all the same, and compared.
+    With `verify_every=N` about one in N calls that are found without tracing is captured all the same, in a
+    copy of the process, and compared; `wait()` waits until that is done.
     """
 
     def __init__(
@@ -105,6 +106,7 @@ class Cache:
         self.verify_every = verify_every
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
+        self._checks: list[threading.Thread] = []
         self._lock = threading.Lock()
         if place is None:
             place = default_folder()
@@ -178,6 +180,16 @@ class Cache:
         none.
         """
         return self.verify_every is not None and secrets.randbelow(self.verify_every) == 0
+
+    def watch(self, check: threading.Thread) -> None:
+        """Take note of a check that has begun."""
+        with self._lock:
+            self._checks = [*(one for one in self._checks if one.is_alive()), check]
+
+    def wait(self) -> None:
+        """Wait for the checks of `verify_every` that have begun in the background."""
+        for check in self._checks:
+            check.join()
 
     def stats(self) -> Stats:
         """Counts of entries and bytes in the folders, and of hits and misses."""
