@@ -66,10 +66,12 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
     return Assumptions(
         args=args,
         kwargs=kwargs,
+        names=tuple(captured.arguments)[: len(args)],
         lifted=tuple(inputs.all),
         outer=tuple(inputs.outer),
         locations=captured.locations,
         modules=captured.modules,
+        path=captured.stage.recording.modules.path,
         variables=captured.variables,
         generators=captured.generators,
         checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
