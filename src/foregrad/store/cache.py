@@ -25,7 +25,7 @@ from urllib.parse import unquote, urlsplit
 
 from foregrad.store.folder import Folder
 from foregrad.store.guarded import Guarded
-from foregrad.store.layer import NOT_THERE, Entry, Hit, Miss, check_key
+from foregrad.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.store.seal import PLAIN, Seal
 from foregrad.words.folders import cache_folder
 
@@ -95,7 +95,7 @@ class Cache:
         self,
         place: Place | Sequence[Place | Cache] | None = None,
         *,
-        max_bytes: int = 10 * 10**9,
+        max_bytes: int = MAX_BYTES,
         max_entry_bytes: int = 10**9,
         key: GivenKey = None,
         readonly: bool = False,

@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
-from foregrad.store.private import check_private, create, make_folder, why_not_private
+from foregrad.store.layer import MAX_BYTES, NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
+from foregrad.store.private import check_private, create, make_folder, touch, why_not_private
 from foregrad.store.seal import PLAIN, Seal
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Folder:
 
     path: Path
     seal: Seal = PLAIN
-    max_bytes: int = 10 * 10**9
+    max_bytes: int = MAX_BYTES
     max_entry_bytes: int = 10**9
     version: int = VERSION
     _size: int = 0
@@ -71,7 +71,7 @@ class Folder:
         """The entry, which counts as used now. A damaged one is removed."""
         found = self.read(key)
         if isinstance(found, Hit):
-            _touch(self.file(key))
+            touch(self.file(key))
         elif found.kind == "damaged" and self.is_private:  # in a shared folder it may be good, for another secret
             self._remove_damaged(key, self.file(key))
         return found
@@ -212,13 +212,6 @@ class Folder:
         swept = sweep(self.root, max_bytes, spare)
         self._size, self._size_asked = swept.kept_bytes, time.monotonic()
         return swept
-
-
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError as error:  # evicted just now, or the folder cannot be written
-        log.debug("the time of use is not noted: %s", error)
 
 
 def _beside(path: Path) -> Path:
