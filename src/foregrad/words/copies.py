@@ -67,6 +67,8 @@ def one_thread() -> Iterator[None]:
 def _work(work: Callable[[], Any], writer: int) -> None:
     """All that the copy does. It says nothing on the screen, and leaves without what else its end would do."""
     try:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, _LIMIT_SECONDS)  # it ends, even if nobody is left to end it
         os.nice(10)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
