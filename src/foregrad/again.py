@@ -9,15 +9,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from foregrad.errors import BackwardError
-from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.same import example_of
 from foregrad.substrate import has_hooks, tree_flatten, tree_unflatten
 from foregrad.words.spec import Spec
+
+if TYPE_CHECKING:
+    from foregrad.runtime.halves import CompiledStage
 
 
 def can_be_made_again(args: Any, kwargs: Any) -> bool:

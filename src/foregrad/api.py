@@ -10,11 +10,11 @@ import torch
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
+from foregrad.choice import Choice, checked, for_backend
 from foregrad.compile import Compiled
-from foregrad.dynamic import Choice, checked, for_backend
 from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
-from foregrad.runtime.halves import Pass, Way
+from foregrad.runtime.way import Pass, Way
 from foregrad.store.cache import Cache
 
 

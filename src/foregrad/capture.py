@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge
 
+from foregrad.arguments import argument_names, bind_arguments, function_of
 from foregrad.errors import CaptureError
-from foregrad.naming import argument_names, bind_arguments, give_names
+from foregrad.naming import give_names
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.attributes import Attributes
@@ -205,18 +206,6 @@ def _holders(
     for variable in reach:
         if isinstance(variable.value, PLAIN_OR_CONTAINER):
             yield AsHolder(variable)
-
-
-def function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What to call, and the function whose variables it can reach."""
-    if isinstance(target, torch.nn.Module):
-        return target, type(target).forward
-    if not callable(target):
-        raise TypeError(f"foregrad captures functions and modules, not {type(target).__name__}")
-    body = target
-    while isinstance(body, functools.partial):
-        body = body.func
-    return target, body
 
 
 def _given_generators(target: Any, arguments: dict[str, Any]) -> Iterator[tuple[str, torch.Generator]]:

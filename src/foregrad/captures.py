@@ -1,28 +1,23 @@
-"""Captures: one captured program, compiled, and the generated call that guards and runs it."""
+"""Captures: a captured program with the generated call that guards and runs it; made here, or found in a cache."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from foregrad.capture import Captured
-from foregrad.dynamic import Conditions
-from foregrad.functionalize.effects import Copy
-from foregrad.keep.warm import Origin, claimed_halves
+from foregrad.keep.warm import Origin
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
-from foregrad.program.program import Program
-from foregrad.regions.regions import region_notes
-from foregrad.runtime.call import CallWriter
-from foregrad.runtime.guards import Assumptions, GuardWriter
-from foregrad.runtime.halves import CompiledStage, Way
-from foregrad.runtime.miss import MISS
-from foregrad.runtime.source import Source
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings
+
+if TYPE_CHECKING:
+    from foregrad.dynamic import Conditions
+    from foregrad.program.program import Program
+    from foregrad.regions.regions import Regions
+    from foregrad.runtime.halves import CompiledStage
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,6 +32,7 @@ class Capture:
     num_nodes: int
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]
+    find_regions: Callable[[], tuple[Regions, ...]]
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary
@@ -51,6 +47,19 @@ class Capture:
         return self.stage.program
 
     @property
+    def regions(self) -> tuple[Regions, ...]:
+        """The regions of each half that was compiled by regions; nothing is traced for them."""
+        return self.find_regions()
+
+    @property
+    def contents(self) -> str:
+        """What tells its program from others; only what was captured here knows it."""
+        from foregrad.keys.program_key import contents_digest
+
+        assert self.program_key is not None
+        return contents_digest(self.program_key)
+
+    @property
     def source(self) -> str:
         """The text of the generated call."""
         generated = generated_of(self.call)
@@ -62,60 +71,12 @@ class Capture:
         return self.listing()
 
 
-def make_capture(
-    captured: Captured,
-    way: Way,
-    program: Program,
-    args: Any,
-    kwargs: Any,
-    description: dict[str, str],
-    reason: str,
-    timings: Timings,
-    origin: Origin,
-) -> Capture:
-    """Compile a program, and write the call that guards and runs it."""
-    source, sizes = Source(), captured.stage.recording.sizes
-    source.namespace["MISS"] = MISS
-    with claimed_halves(way.cache, program, way, origin) as halves:
-        with source.block("def call(args, kwargs):"):
-            GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
-            compiled = CompiledStage(captured.stage, program, way, (halves.forward, halves.backward))
-            CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-        halves.keep(compiled)
-    captured.release()
-    conditions = None if sizes is None else Conditions.of(sizes)
-    return Capture(
-        reason=reason,
-        call=source.load("call"),
-        description=description,
-        timings=timings,
-        origin=halves.origin,
-        num_nodes=len(program.graph.graph.nodes),
-        listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
-        record=lambda: compiled,
-        program_key=halves.key,
-        conditions=conditions,
-    )
+#: After as many captures a function probably depends on something that changes at each call.
+MANY_CAPTURES = 8
 
 
-def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
-    """What the guards of a call check."""
-    calling, inputs = program.calling, captured.stage.recording.inputs
-    return Assumptions(
-        args=args,
-        kwargs=kwargs,
-        lifted=tuple(inputs.all),
-        outer=tuple(inputs.outer),
-        locations=captured.locations,
-        modules=captured.modules,
-        variables=captured.variables,
-        generators=captured.generators,
-        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
-        offset_sensitive=calling.offset_sensitive,
-        grads=captured.stage.recording.grads.assumed(),
-        unhooked=frozenset(captured.stage.recording.grads.accumulated),
-        unread=frozenset(calling.replaced_grads.values()),
-        declared=captured.declared,
-        numbers=captured.numbers,
-        sizes=captured.stage.recording.sizes,
-    )
+def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
+    """Say that a function was captured often, and why."""
+    if len(reasons) == MANY_CAPTURES:
+        said = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
+        warnings.warn(f"{name} was captured {MANY_CAPTURES} times:\n{said}\n{advice}", stacklevel=6)

@@ -3,37 +3,36 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foregrad.again import Again, can_be_made_again
-from foregrad.capture import Captured, capture_call
-from foregrad.captures import Capture, make_capture
-from foregrad.check import Checker, Compared, Verification
-from foregrad.dynamic import NOT_KEPT, Dynamic, warn_of_many
-from foregrad.entries.trust import Signer
+from foregrad.captures import Capture, warn_of_many
 from foregrad.errors import CannotKeep, CaptureError
-from foregrad.keep.artifact import KeptCapture
-from foregrad.keep.artifact import save as save_artifact
 from foregrad.keep.places import Places
-from foregrad.keep.warm import CAPTURED, Origin, find_call, keep_call
+from foregrad.keep.warm import CAPTURED, FoundCall, Origin, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
-from foregrad.keys.program_key import contents_digest
 from foregrad.keys.sources import Sources, sources_of
-from foregrad.record.origins import definition
-from foregrad.record.sizes import Dimensions
-from foregrad.regions.regions import Regions
-from foregrad.runtime.halves import CompiledStage, Way
 from foregrad.runtime.miss import MISS
-from foregrad.runtime.reasons import describe_call, reason_for
+from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
-from foregrad.twins import Twins
 from foregrad.words.progress import Timings, part, watched
+
+if TYPE_CHECKING:
+    from foregrad.capture import Captured
+    from foregrad.check import Verification
+    from foregrad.dynamic import Dynamic
+    from foregrad.entries.trust import Signer
+    from foregrad.record.sizes import Dimensions
+    from foregrad.regions.regions import Regions
+    from foregrad.runtime.halves import CompiledStage
+    from foregrad.twins import Twins
 
 
 class Compiled:
@@ -47,7 +46,7 @@ class Compiled:
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
-        self._dynamic = Dynamic(way.dynamic)
+        self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -71,13 +70,16 @@ class Compiled:
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
-                    self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
+                    if self.way.dynamic is not False:
+                        self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._best_capture(args, kwargs, found)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
+            from foregrad.record.origins import definition
+
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
                 f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
@@ -117,6 +119,8 @@ class Compiled:
             return Origin(
                 CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure)
             )
+        if sources.key.digest in self._wrong:
+            return self._wrong[sources.key.digest]
         again = Again(self.name, args, kwargs, self._recorded)
         found = find_call(self.way.cache, sources.key.digest, self._places(), again)
         if isinstance(found, Origin):
@@ -132,57 +136,87 @@ class Compiled:
             num_nodes=about["nodes"],
             listing=lambda: str(about["program"]),
             record=again,
+            find_regions=lambda: found.regions,
             sources=sources,
         )
-        return self._checked(capture, found.program_key, args, kwargs) if self.way.cache.draws_check() else capture
+        return self._checked(capture, found, args, kwargs) if self.way.cache.draws_check() else capture
 
-    def _checked(self, found: Capture, expected: Key, args: Any, kwargs: Any) -> Capture:
-        """What was found, if a capture gives the same program now; else that capture, and the entry is removed.
+    def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | Origin:
+        """What was found, while a copy of this process looks whether a capture gives the same program now. Where a
+        process cannot be copied, that is done first."""
+        from foregrad.words.copies import can_be_copied, in_a_copy
 
-        This is done at once and not in the background: recording puts ghosts in place of the tensors of modules, which
-        nothing may use meanwhile.
-        """
+        def compare() -> list[str]:
+            return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs))]
+
+        if not can_be_copied():
+            return self._settle(capture, compare())
+        self.way.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
+        return capture
+
+    def _key_of(self, args: Any, kwargs: Any) -> Key:
+        """The key of the program that a capture gives; nothing is compiled."""
+        from foregrad.keys.program_key import program_key
+        from foregrad.words.copies import one_thread
+
+        with one_thread():
+            captured = self._record(args, kwargs)
+        return program_key(captured.program.apply(self.way.passes), self._way_of(captured))
+
+    def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
+        """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
+        its entry is removed, and later calls are captured."""
         origin = found.origin
-        wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
-        made = self._new_capture(args, kwargs, self.way, wrong)
-        assert made.program_key is not None
+        if not answer or isinstance(answer, Exception):
+            said = f"it could not be checked: {answer}" if answer else "checked: a capture gives the same program"
+            told = replace(found, origin=replace(origin, reasons=(said,)))
+            with self._lock:
+                self.captures = tuple(told if one is found else one for one in self.captures)
+            return told
         assert origin.key is not None
-        different = differences(expected, made.program_key)
-        if not different:
-            said = "checked: a capture gives the same program"
-            return replace(found, record=made.record, origin=replace(origin, reasons=(said,)))
+        with self._lock:
+            wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
+            self._wrong[origin.key] = wrong
+            self.captures = tuple(one for one in self.captures if one is not found)
+            self._calls = tuple(call for call in self._calls if call is not found.call)
         stays = self.way.cache.delete(origin.key)
-        done = f"The entry could not be removed: {stays}. The" if stays else "The entry was removed, and the"
-        lines = "\n".join(map(str, different))
-        warnings.warn(
+        done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
+        lines = "\n".join(answer)
+        self._warn(
             f"{self.name} was found in {origin.where} without tracing, but a capture gives another program:\n{lines}\n"
-            f"{done} captured program is used. Its key does not see what has changed: say cache=False where it is "
-            "compiled, and please report it.",
-            stacklevel=5,
+            f"{done} calls are captured. Its key does not see what has changed: say cache=False where it is compiled, "
+            "and please report it."
         )
-        return made
+        return wrong
+
+    def _warn(self, message: str) -> None:
+        """Warn at the definition of the function: what is found out in the background belongs to no call."""
+        code = getattr(inspect.unwrap(self._target), "__code__", None)
+        if code is None:
+            warnings.warn(message, stacklevel=2)
+        else:
+            warnings.warn_explicit(message, UserWarning, code.co_filename, code.co_firstlineno)
 
     def _recorded(self, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
-        assert made.program_key is not None
-        return made.stage, contents_digest(made.program_key)
+        return made.stage, made.contents
 
     def _keep(self, made: Capture, sources: Sources | None) -> None:
         """Leave a capture, which has run, to later processes."""
-        if sources is None or made.program_key is None:
+        if sources is None or made.program_key is None or sources.key.digest in self._wrong:
             return
         about = {
             "name": self.name,
             "reason": made.reason,
             "origin": {"how": made.origin.how, "reasons": list(made.origin.reasons)},
             "program": str(made),
-            "contents": contents_digest(made.program_key),
+            "contents": made.contents,
             "description": [[name, text] for name, text in made.description.items()],
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
         }
         why = self._why_not_kept() or keep_call(
-            self.way.cache, sources, self._places(), made.call, made.program_key, about
+            self.way.cache, sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about
         )
         reasons = (*made.origin.reasons, *([why] if why else []))
         told = replace(made, sources=sources, origin=replace(made.origin, reasons=reasons))
@@ -194,10 +228,19 @@ class Compiled:
 
     # -- capturing --------------------------------------------------------------------------------------
 
+    @functools.cached_property
+    def _dynamic(self) -> Dynamic:
+        """What is known about sizes that vary."""
+        from foregrad.dynamic import Dynamic
+
+        return Dynamic(self.way.dynamic)
+
     def _best_capture(self, args: Any, kwargs: Any, origin: Origin) -> Capture:
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
         if self.way.dynamic is False:
             return self._new_capture(args, kwargs, self.way, origin)
+        from foregrad.dynamic import NOT_KEPT
+
         plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, None
         if plan.dims:
             try:
@@ -214,6 +257,8 @@ class Compiled:
     def _new_capture(
         self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
     ) -> Capture:
+        from foregrad.runtime.reasons import describe_call, reason_for
+
         timings = Timings()
         with watched(timings, self.name, show=way.shows_progress):
             with part("record"):
@@ -231,15 +276,25 @@ class Compiled:
             return made
 
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
+        from foregrad.twins import Twins
+
         quiet = replace(way, shows_progress=False)
         return Twins(
             captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
         )
 
+    def _way_of(self, captured: Captured) -> Way:
+        """How a captured program is made to run."""
+        return self.way
+
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
+        from foregrad.making import make_capture
+
         return make_capture(captured, way, *rest)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        from foregrad.capture import capture_call
+
         return capture_call(self._target, args, kwargs, varying=dims)
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
@@ -248,6 +303,9 @@ class Compiled:
         Backward is compared too, on random tangents. Where the two differ by more than rounding explains, the first op
         that does is named.
         """
+        from foregrad.check import Checker, Compared, Verification
+        from foregrad.record.origins import definition
+
         checker = Checker(self.way.backend)
         made = self._new_capture(args, kwargs, replace(self.way, backend=checker))
         checker.program = made.program
@@ -268,6 +326,9 @@ class Compiled:
         With `weights` the file also holds the parameters, buffers and optimizer state, so that no model code is needed.
         `key` signs it.
         """
+        from foregrad.keep.artifact import KeptCapture
+        from foregrad.keep.artifact import save as save_artifact
+
         if not self.captures:
             raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")
         kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]
@@ -295,7 +356,7 @@ class Compiled:
     @property
     def regions(self) -> tuple[Regions, ...]:
         """The regions of every graph that was compiled by regions, forward before backward."""
-        return tuple(found for made in self.captures for found in made.stage.regions)
+        return tuple(found for made in self.captures for found in made.regions)
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

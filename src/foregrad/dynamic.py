@@ -3,60 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.backends.backend import Backend
-from foregrad.backends.eager import compile_graph
-from foregrad.capture import function_of
-from foregrad.naming import argument_names, bind_arguments
-from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
+from foregrad.arguments import argument_names, bind_arguments, function_of
+from foregrad.choice import Choice
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.substrate import tree_flatten
 
-#: All dimensions, none, those that have changed (None), or these by the name of the argument.
-Choice = bool | Mapping[str, tuple[int, ...]] | None
+if TYPE_CHECKING:
+    from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
 
 #: Why a cache has nothing of such a capture.
 NOT_KEPT = "it is not kept, since sizes vary in it"
 
 Shape = tuple[int, ...]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
-
-
-def checked(dynamic: Any) -> Choice:
-    """What a user has said, if it can be meant."""
-    if dynamic is None or isinstance(dynamic, bool):
-        return dynamic
-    if not isinstance(dynamic, Mapping):
-        raise TypeError(f'dynamic is None, True, False or {{"argument": (dimensions)}}, not a {type(dynamic).__name__}')
-    dims = {name: (found,) if isinstance(found, int) else tuple(found) for name, found in dynamic.items()}
-    if not all(isinstance(dim, int) for found in dims.values() for dim in found):
-        raise TypeError("the dimensions of an argument that vary are numbers, such as (0, 1)")
-    return dims
-
-
-def for_backend(choice: Choice, backend: Backend) -> Choice:
-    """What is done with a backend: compilers make a program for each size."""
-    if backend is compile_graph:
-        return choice
-    if choice:
-        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=3)
-    return False
-
-
-#: After as many captures a function probably depends on something that changes at each call.
-MANY_CAPTURES = 8
-
-
-def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
-    """Say that a function was captured often, and why."""
-    if len(reasons) == MANY_CAPTURES:
-        said = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
-        warnings.warn(f"{name} was captured {MANY_CAPTURES} times:\n{said}\n{advice}", stacklevel=6)
 
 
 @dataclass(frozen=True)

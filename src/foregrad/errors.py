@@ -22,6 +22,10 @@ class CaptureError(ForegradError):
     """The function does something that no fixed program can do; says what, where, and what to do instead."""
 
 
+class CreatesState(CaptureError):
+    """A step that may be left out creates state: this call runs the function itself, so that nobody sees this."""
+
+
 class GuardError(ForegradError):
     """A program was called with inputs that it was not captured for; lists every mismatch."""
 

@@ -8,6 +8,7 @@ from typing import Any
 from foregrad.captures import Capture
 from foregrad.compile import Compiled
 from foregrad.keep.catalog import Kept, catalog, nearest_to
+from foregrad.keep.loaded import Loaded, LoadedCapture
 from foregrad.keep.warm import NO_ENTRY, Origin
 from foregrad.keys.ingredients import Difference, differences
 from foregrad.modules import CompiledForward, compiled_of
@@ -70,14 +71,56 @@ class Explanation:
         return {"name": self.name, "captures": [one.as_json() for one in self.explained]}
 
 
-def explain(compiled: Any) -> Explanation:
+@dataclass(frozen=True)
+class LoadedExplanation:
+    """The programs of a file, in the order in which they were captured: where they come from, and what they need."""
+
+    name: str
+    kind: str
+    source: str
+    provenance: dict[str, str]
+    needs: dict[str, str]
+    state: str
+    captures: tuple[LoadedCapture, ...]
+
+    @staticmethod
+    def of(loaded: Loaded) -> LoadedExplanation:
+        names = ", ".join(type(one).__name__ for one in loaded.state) or "nothing"
+        state = "the weights in the file" if loaded.is_bare else f"what it was given: {names}"
+        about = loaded.about
+        return LoadedExplanation(
+            loaded.name, loaded.kind, loaded.source, about["provenance"], about["needs"], state, loaded.captures
+        )
+
+    def __str__(self) -> str:
+        count = len(self.captures)
+        made = self.provenance
+        return "\n".join(
+            [
+                f"{self.name}: a {self.kind} of {count} program{'' if count == 1 else 's'}, loaded from {self.source}",
+                f"  saved {made.get('created', 'at an unknown time')} by foregrad {made.get('foregrad', 'unknown')}",
+                f"  needs {', '.join(f'{name} {value}' for name, value in self.needs.items())}",
+                f"  works on {self.state}",
+                *(f"  {number}. {one.reason}" for number, one in enumerate(self.captures, 1)),
+            ]
+        )
+
+    def as_json(self) -> dict[str, Any]:
+        """The same as plain data."""
+        return {**vars(self), "captures": [{"reason": one.reason} for one in self.captures]}
+
+
+def explain(compiled: Any) -> Explanation | LoadedExplanation:
     """What a compiled function or module has captured so far: why, and where each program comes from.
 
-    For one that a cache might have had, and had not, it also names what differs from the nearest entry there.
+    For one that a cache might have had, and had not, it also names what differs from the nearest entry there. Of what
+    was loaded from a file it says which file, who wrote it, and what it needs.
     """
+    if isinstance(compiled, Loaded):
+        return LoadedExplanation.of(compiled)
     function = compiled_of(compiled) if isinstance(compiled, CompiledForward) else compiled
     if not isinstance(function, Compiled):
-        raise TypeError(f"explain takes what fg.compile returned, not a {type(compiled).__name__}")
+        raise TypeError(f"explain takes what fg.compile, fg.step or fg.load returned, not a {type(compiled).__name__}")
     captures = function.captures
     kept = _kept(function.way.cache) if any(map(_missed, captures)) else []
     later = [made.origin.key for made in captures]  # what was kept after a capture says nothing about it

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import copy
 import copyreg
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.nn.parameter import is_lazy as is_uninitialized
 
-from foregrad.capture import Captured, capture_call
 from foregrad.compile import Compiled
-from foregrad.record.sizes import Dimensions
-from foregrad.runtime.halves import Way
+from foregrad.runtime.way import Way
+
+if TYPE_CHECKING:
+    from foregrad.capture import Captured
+    from foregrad.record.sizes import Dimensions
 
 #: What a compiled module has beside everything that its module has.
 _OF_COMPILED = ("captures", "origin", "regions", "save", "timings", "verify")
@@ -90,6 +92,8 @@ class ForwardOf(Compiled):
         return (self.target,)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        from foregrad.capture import capture_call
+
         return capture_call(self.target, args, kwargs, call=self._forward, varying=dims)
 
 

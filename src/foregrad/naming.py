@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from typing import Any
-
 import torch
 
 from foregrad.record.declared import Container, Declared, Slot
 from foregrad.record.recording import Recording
 from foregrad.runtime.locate import Location
-from foregrad.substrate import tree_flatten_with_path
 
 
 def give_names(recording: Recording, places: dict[int, Location], declared: Declared) -> None:
@@ -47,36 +43,3 @@ def _state_name(slot: Slot, places: dict[int, Location]) -> str:
     if isinstance(key, torch.Tensor):
         key = places[id(key)].name if id(key) in places else "tensor"
     return f"{_state_name(holder.slot, places)}.{key}" if isinstance(holder, Container) else slot.name
-
-
-def argument_names(arguments: dict[str, Any]) -> dict[int, str]:
-    """The tensors and generators among the arguments, by id."""
-    names: dict[int, str] = {}
-    for prefix, value in arguments.items():
-        leaves, _ = tree_flatten_with_path(value)
-        for path, leaf in leaves:
-            if isinstance(leaf, (torch.Tensor, torch.Generator)):
-                names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
-    return names
-
-
-def bind_arguments(body: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by the names of the function's parameters."""
-    try:
-        parameters = list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    if parameters and parameters[0].name == "self":
-        parameters = parameters[1:]
-    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    bound = {p.name: a for p, a in zip(plain, args, strict=False)}
-    for place, value in enumerate(args[len(plain) :]):
-        bound[f"args.{place}"] = value
-    return {**bound, **kwargs}
-
-
-def _step(key: Any) -> str:
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return f".{getattr(key, attribute)}"
-    return f".{key}"

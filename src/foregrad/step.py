@@ -6,7 +6,7 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.optim.lr_scheduler import LRScheduler
@@ -14,18 +14,19 @@ from torch.optim.lr_scheduler import LRScheduler
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
-from foregrad.capture import Captured, capture_call
 from foregrad.captures import Capture
+from foregrad.choice import Choice, checked, for_backend
 from foregrad.compile import Compiled
-from foregrad.dynamic import Choice, checked, for_backend
-from foregrad.errors import CaptureError
+from foregrad.errors import CaptureError, CreatesState
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
-from foregrad.record.scaler import CreatesState
-from foregrad.record.sizes import Dimensions
-from foregrad.runtime.halves import Pass, Way
+from foregrad.runtime.way import Pass, Way
 from foregrad.store.cache import Cache
 from foregrad.substrate import tell_it_steps
+
+if TYPE_CHECKING:
+    from foregrad.capture import Captured
+    from foregrad.record.sizes import Dimensions
 
 
 def step(
@@ -121,6 +122,8 @@ class Step(Compiled):
             return self._target(*args, **kwargs)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        from foregrad.capture import capture_call
+
         captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python, varying=dims)
         self._does_more = bool(captured.changes)
         new = [change for change in captured.changes if change.name not in self._named]
@@ -133,6 +136,9 @@ class Step(Compiled):
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
         if captured.creates_state and way.backend is self.way.backend:
-            made = super()._make(captured, replace(way, backend=compile_graph), *rest)
+            made = super()._make(captured, self._way_of(captured), *rest)
             return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
         return super()._make(captured, way, *rest)
+
+    def _way_of(self, captured: Captured) -> Way:
+        return replace(self.way, backend=compile_graph) if captured.creates_state else self.way

@@ -10,7 +10,7 @@ from torch import nn
 
 import foregrad as fg
 from benchmarks.models import ResidualStack
-from foregrad.backends import choose, inductor
+from foregrad.backends import choose, compilers, inductor
 from foregrad.backends.lower import lower
 from foregrad.substrate_inductor import inductor_decompositions
 
@@ -122,7 +122,7 @@ def test_what_cannot_be_compiled_runs_op_by_op(monkeypatch):
     monkeypatch.setattr(inductor, "lower", fails)
     monkeypatch.setattr(inductor, "prepare", lambda: None)
     with pytest.warns(UserWarning, match="forward, which runs op by op: NotImplementedError: no such thing$"):
-        result = fg.compile(lambda x: x.sin() + 1, backend=inductor.Inductor())(torch.ones(2))
+        result = fg.compile(lambda x: x.sin() + 1, backend=compilers.Inductor())(torch.ones(2))
     assert torch.equal(result, torch.ones(2).sin() + 1)
 
 
@@ -196,7 +196,7 @@ def test_fast_draws_are_inductors_own_and_backward_sees_the_same_mask():
     assert torch.equal(grad, first.detach())
 
 
-class OtherLayout(inductor.Inductor):
+class OtherLayout(inductor.Fuser):
     """Inductor with a decomposition that gives another layout than its op does."""
 
     def lowered(self, graph):

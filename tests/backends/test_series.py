@@ -11,8 +11,9 @@ from torch import nn
 import foregrad as fg
 from foregrad.backends import toolchain
 from foregrad.backends.native import Made, Plan, Result
-from foregrad.backends.series import Function, Series, stretches
+from foregrad.backends.series import Series
 from foregrad.backends.stitch import stitch
+from foregrad.backends.write_series import Function, stretches
 from foregrad.regions.regions import RegionCall, Regions
 from foregrad.words.generated import generated_of
 

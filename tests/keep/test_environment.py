@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from foregrad.backends.aoti import AOTI
+from foregrad.backends.compilers import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
-from foregrad.backends.inductor import Inductor
 from foregrad.keys import environment
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import differences
-from foregrad.runtime.halves import Way
+from foregrad.runtime.way import Way
 
 INDUCTOR = Way(Inductor())
 

@@ -13,6 +13,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.keep.warm import CAPTURED, FOUND
+from foregrad.words import copies
 
 
 def scaled(scale: float, cache: fg.Cache):
@@ -105,6 +106,12 @@ def call_key(cache: fg.Cache, function) -> str:
     return function.captures[0].origin.key
 
 
+def called_and_checked(function, checked: fg.Cache) -> torch.Tensor:
+    result = function(torch.ones(3))
+    checked.wait()
+    return result
+
+
 def with_a_wrong_entry(cache: fg.Cache) -> str:
     """A cache in which the call of `doubled` has taken the place of that of `tripled`."""
     wrong, right = call_key(cache, compiled(doubled, cache)), call_key(cache, compiled(tripled, cache))
@@ -112,27 +119,71 @@ def with_a_wrong_entry(cache: fg.Cache) -> str:
     return right
 
 
-def test_a_wrong_entry_is_found_and_removed(cache: fg.Cache):
+@pytest.fixture(params=["in a copy", "first"])
+def way_of_checking(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """In the background, or, where a process cannot be copied, before the call."""
+    if request.param == "first":
+        monkeypatch.setattr(copies, "can_be_copied", lambda: False)
+    return request.param
+
+
+def test_a_wrong_entry_is_found_and_removed(way_of_checking: str, cache: fg.Cache):
     key = with_a_wrong_entry(cache)
-    function = compiled(tripled, checking(cache))
+    checked = checking(cache)
+    function = compiled(tripled, checked)
     with pytest.warns(UserWarning, match="a capture gives another program") as caught:
-        assert function(torch.ones(3)).tolist() == [3.0] * 3
+        first = called_and_checked(function, checked)
+    assert first.tolist() == [2.0 if way_of_checking == "in a copy" else 3.0] * 3
     message = str(caught[0].message)
     assert "program differs" in message
     assert "(v0, 2.0)" in message
     assert "(v0, 3.0)" in message
-    assert caught[0].filename == __file__
+    assert (caught[0].filename, caught[0].lineno) == (__file__, tripled.__code__.co_firstlineno)
+    assert function(torch.ones(3)).tolist() == [3.0] * 3
     assert "holds another program" in str(function.origin)
     assert not hasattr(cache.get(key), "data")
     assert function(torch.ones(3)).tolist() == [3.0] * 3
     assert len(function.captures) == 1
 
 
-def test_a_wrong_entry_that_cannot_be_removed_is_named_as_such(cache: fg.Cache):
+def test_a_wrong_entry_that_cannot_be_removed_is_named_as_such(way_of_checking: str, cache: fg.Cache):
     with_a_wrong_entry(cache)
-    function = compiled(tripled, fg.Cache([cache], verify_every=1, readonly=True))
+    checked = fg.Cache([cache], verify_every=1, readonly=True)
+    function = compiled(tripled, checked)
     with pytest.warns(UserWarning, match="could not be removed: it is only read"):
-        assert function(torch.ones(3)).tolist() == [3.0] * 3
+        called_and_checked(function, checked)
+    assert function(torch.ones(3)).tolist() == [3.0] * 3
+
+
+def test_a_check_disturbs_nothing_and_tells_if_it_fails(cache: fg.Cache, monkeypatch: pytest.MonkeyPatch):
+    key = call_key(cache, compiled(tripled, cache))
+    checked = checking(cache)
+    function = compiled(tripled, checked)
+    seen: list[int] = []
+
+    def record(*args: object) -> None:
+        seen.append(os.getpid())
+        torch.manual_seed(5)
+        print("this is on no screen")
+        raise RuntimeError("no capture today")
+
+    monkeypatch.setattr(function, "_record", record)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    assert function(torch.ones(3)).tolist() == [3.0] * 3
+    checked.wait()
+    assert not seen
+    assert torch.equal(torch.get_rng_state(), state)
+    assert "it could not be checked: RuntimeError: no capture today" in str(function.origin)
+    assert hasattr(cache.get(key), "data")
+
+
+def test_a_copy_that_does_not_answer_is_ended(cache: fg.Cache, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(copies, "_LIMIT_SECONDS", 0.2)
+    answers: list[object] = []
+    copies.in_a_copy(lambda: threading.Event().wait(), answers.append).join(30)
+    assert "did not answer" in str(answers[0])
+    assert not copies._running
 
 
 def test_without_the_check_it_would_be_used(cache: fg.Cache):
@@ -141,18 +192,20 @@ def test_without_the_check_it_would_be_used(cache: fg.Cache):
     assert compiled(tripled, cache)(torch.ones(3)).tolist() == [2.0] * 3
 
 
-def test_a_right_entry_is_used_and_said_to_be_checked(cache: fg.Cache):
+def test_a_right_entry_is_used_and_said_to_be_checked(way_of_checking: str, cache: fg.Cache):
     key = call_key(cache, compiled(tripled, cache))
-    function = compiled(tripled, checking(cache))
+    checked = checking(cache)
+    function = compiled(tripled, checked)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert function(torch.ones(3)).tolist() == [3.0] * 3
+        checked.wait()
     assert function.origin.how == FOUND
     assert "checked: a capture gives the same program" in str(function.origin)
     assert hasattr(cache.get(key), "data")
 
 
-def test_a_step_is_checked_and_trains_as_before(cache: fg.Cache):
+def test_a_step_is_checked_and_trains_as_before(way_of_checking: str, cache: fg.Cache):
     def trained(where: fg.Cache) -> tuple[list[float], list[str]]:
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 2))
@@ -167,6 +220,7 @@ def test_a_step_is_checked_and_trains_as_before(cache: fg.Cache):
             return loss.detach()
 
         losses = [train(torch.ones(3, 4)).item() for _ in range(4)]
+        where.wait()
         return losses, [str(made.origin) for made in train.captures]
 
     expected, _ = trained(cache)
@@ -175,17 +229,19 @@ def test_a_step_is_checked_and_trains_as_before(cache: fg.Cache):
     assert all("checked" in origin for origin in origins)
 
 
-def run_in_threads(call: Callable[[], None], count: int) -> None:
+def run_in_threads(call: Callable[[], None], count: int, then: Callable[[], None]) -> None:
     threads = [threading.Thread(target=call) for _ in range(count)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
+    then()
 
 
 def test_threads_check_once(cache: fg.Cache):
     with_a_wrong_entry(cache)
-    function = compiled(tripled, checking(cache))
+    checked = checking(cache)
+    function = compiled(tripled, checked)
     results: list[list[float]] = []
     start = threading.Barrier(8)
 
@@ -194,9 +250,10 @@ def test_threads_check_once(cache: fg.Cache):
         results.append(function(torch.ones(3)).tolist())
 
     with pytest.warns(UserWarning, match="another program") as caught:
-        run_in_threads(call, 8)
-    assert results == [[3.0] * 3] * 8
+        run_in_threads(call, 8, then=checked.wait)
+    assert len(results) == 8
     assert len(caught) == 1
+    assert function(torch.ones(3)).tolist() == [3.0] * 3
     assert len(function.captures) == 1
 
 

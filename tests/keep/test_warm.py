@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import traceback
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 import foregrad as fg
 from foregrad.backends import toolchain
 from foregrad.keep.warm import CAPTURED, FOUND, TRACED
+from foregrad.words.generated import Generated
 
 BACKENDS = [
     "eager",
@@ -68,6 +70,31 @@ def test_a_module_is_found_without_tracing(backend: str, cache: fg.Cache):
     assert "found without tracing" in str(fg.explain(second))
 
 
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+def test_what_is_found_is_described_as_what_was_captured(cache: fg.Cache, monkeypatch: pytest.MonkeyPatch):
+    def stacked() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(*(nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.GELU()) for _ in range(6)))
+
+    def told(function) -> list[str]:
+        return [*map(str, function.regions), *map(str, function.captures), *(c.reason for c in function.captures)]
+
+    x = torch.ones(3, 8)
+    captured, found, traced = [fg.compile(stacked(), backend="inductor", cache=cache, progress=False) for _ in range(3)]
+    traced.note = "nobody reads this"
+    for function in (captured, found, traced):
+        function(x).square().sum().backward()
+    assert [origins(one) for one in (captured, found, traced)] == [[CAPTURED], [FOUND], [TRACED]]
+    assert str(found.timings) == str(captured.timings)
+    monkeypatch.setattr(type(found)._foregrad, "_new_capture", None)  # nothing is traced to tell this
+    assert told(found) == told(captured) == told(traced)
+    (forward, _), (same, _) = captured.regions, found.regions
+    assert same.distinct[0].count > 1
+    assert same.inputs == forward.inputs
+    assert same.results == forward.results
+    assert [str(r.graph.graph) for r in same.distinct] == [str(r.graph.graph) for r in forward.distinct]
+
+
 def test_what_the_entry_does_not_hold_is_recorded_when_it_is_asked_for(cache: fg.Cache):
     compiled(cache)[1](torch.ones(3, 4))
     model, found = compiled(cache)
@@ -117,6 +144,17 @@ def test_a_guard_of_an_entry_is_checked(cache: fg.Cache):
     model.scale = 5.0
     assert torch.equal(run(second, model)[0], model(torch.ones(3, 4)))
     assert origins(second) == [FOUND, CAPTURED]
+
+
+def test_bytecode_of_another_python_is_left_alone():
+    text = "def double(x):\n    return factor * x\n"
+    made = Generated("double", text, {"factor": 2})
+    assert Generated("double", text, {"factor": 3}, bytecode=made.compiled()).load()(2) == 6
+    assert Generated("double", text, {"factor": 3}, bytecode=b"\0\0\r\nanything").load()(2) == 6
+    broken = Generated("double", text, {"factor": "a"}, bytecode=made.compiled()).load()
+    with pytest.raises(TypeError) as caught:
+        broken(1.5)
+    assert "return factor * x" in "".join(traceback.format_exception(caught.value))
 
 
 def test_no_cache_keeps_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -172,7 +210,9 @@ model, optimizer = make()
 eager = train_step(model, optimizer)
 torch.manual_seed(1)
 expected = [eager(x, y).item() for _ in range(4)]
-print(json.dumps([losses, expected, [c.origin.how for c in step.captures]]))
+heavy = ("capture", "record.recorder", "program.program", "dynamic")
+records = [name for name in heavy if f"foregrad.{name}" in sys.modules]
+print(json.dumps([losses, expected, [c.origin.how for c in step.captures], records]))
 """
 
 MODEL = """
@@ -212,7 +252,7 @@ def squash(x):
 """
 
 
-def in_new_process(folder: Path, backend: str) -> tuple[list[float], list[float], list[str]]:
+def in_new_process(folder: Path, backend: str) -> tuple[list[float], list[float], list[str], list[str]]:
     (folder / "script.py").write_text(textwrap.dedent(SCRIPT))
     command = [sys.executable, "script.py", str(folder / "cache"), backend]
     environment = os.environ | {"PYTHONPATH": str(Path(fg.__file__).parents[1])}
@@ -225,20 +265,21 @@ def in_new_process(folder: Path, backend: str) -> tuple[list[float], list[float]
 def test_a_training_step_across_processes_and_edits(backend: str, tmp_path: Path):
     (tmp_path / "model.py").write_text(MODEL)
     (tmp_path / "helper.py").write_text(HELPER)
-    losses, expected, how = in_new_process(tmp_path, backend)
+    losses, expected, how, _ = in_new_process(tmp_path, backend)
     assert set(how) == {CAPTURED}
     assert losses == pytest.approx(expected, rel=1e-5)
-    again, _, how = in_new_process(tmp_path, backend)
+    again, _, how, records = in_new_process(tmp_path, backend)
     assert set(how) == {FOUND}
     assert again == losses
+    assert backend == "eager" or not records, "what is found needs nothing that records"
     (tmp_path / "helper.py").write_text(
         HELPER.replace("import torch", "import torch  # squashes").replace("result", "it")
     )
-    again, _, how = in_new_process(tmp_path, backend)
+    again, _, how, _ = in_new_process(tmp_path, backend)
     assert set(how) == {FOUND}
     assert again == losses
     (tmp_path / "helper.py").write_text(HELPER.replace("tanh", "sigmoid"))
-    changed, expected, how = in_new_process(tmp_path, backend)
+    changed, expected, how, _ = in_new_process(tmp_path, backend)
     assert set(how) == {CAPTURED}
     assert changed == pytest.approx(expected, rel=1e-5)
     assert changed != losses

@@ -7,7 +7,6 @@ that a library takes about as long as Inductor's own kernels do. A library that 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
 from functools import cache
 
 from torch import fx
@@ -17,31 +16,25 @@ from foregrad.backends.build_library import library
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.compilable import can_compile, with_memory
 from foregrad.backends.guarded import Guarded
-from foregrad.backends.inductor import Inductor, first_line, one_at_a_time
+from foregrad.backends.inductor import Fuser, first_line, one_at_a_time
 from foregrad.backends.numbers import with_tensors
 from foregrad.words.progress import part
 
 
-@dataclass(frozen=True)
-class AOTI:
-    """Compiles graphs to shared libraries; draws numbers as `Inductor` does."""
-
-    rng: str = "eager"
-
-    def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
-        graph = with_memory(graph)
-        if not can_compile(graph):
-            return Inductor(rng=self.rng)(graph, name)
-        inductor = Inductor(rng=self.rng)
-        try:
-            with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, inductor.settings(graph):
-                with part("lower"):
-                    lowered = inductor.lowered(graph)
-                made = library(lowered, is_backward=name == "backward")
-                return Guarded.of(with_tensors(graph, made), graph, name)
-        except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
-            _warn_refused(first_line(error))
-            return inductor(graph, name)
+def as_library(graph: fx.GraphModule, name: str, rng: str) -> Runner:
+    """A graph as a shared library, or as Inductor makes it where it cannot be one."""
+    graph, fuser = with_memory(graph), Fuser(rng)
+    if not can_compile(graph):
+        return fuser(graph, name)
+    try:
+        with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, fuser.settings(graph):
+            with part("lower"):
+                lowered = fuser.lowered(graph)
+            made = library(lowered, is_backward=name == "backward")
+            return Guarded.of(with_tensors(graph, made), graph, name)
+    except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
+        _warn_refused(first_line(error))
+        return fuser(graph, name)
 
 
 @cache

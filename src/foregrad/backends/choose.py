@@ -6,22 +6,30 @@ import os
 import warnings
 from collections.abc import Callable
 from functools import cache
+from typing import TYPE_CHECKING
 
-from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend
-from foregrad.backends.channels_last import channels_last
+from foregrad.backends.compilers import AOTI, Inductor, compiles
 from foregrad.backends.eager import compile_graph
-from foregrad.backends.inductor import Inductor
-from foregrad.backends.sums import one_product
 from foregrad.backends.toolchain import compiler
-from foregrad.program.program import Program
+
+if TYPE_CHECKING:
+    from foregrad.program.program import Program
 
 NAMES = ("eager", "inductor", "aoti")
 
 
 def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
     """What a program goes through before this backend splits and compiles it."""
-    return (channels_last, one_product) if isinstance(backend, (Inductor, AOTI)) else ()
+    return (suit_kernels,) if compiles(backend) else ()
+
+
+def suit_kernels(program: Program) -> Program:
+    """Images laid out as the kernels of convolutions want them, and one long product for the sum of many."""
+    from foregrad.backends.channels_last import channels_last
+    from foregrad.backends.sums import one_product
+
+    return one_product(channels_last(program))
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:
@@ -45,7 +53,7 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
 
 def can_write(backend: Backend) -> bool:
     """Whether a backend takes graphs that write to their inputs."""
-    return backend is compile_graph or isinstance(backend, (Inductor, AOTI))
+    return backend is compile_graph or compiles(backend)
 
 
 @cache

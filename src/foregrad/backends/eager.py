@@ -20,7 +20,6 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.in_place import in_place
 from foregrad.record.impure import is_random
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
@@ -36,6 +35,8 @@ from foregrad.words.spec import NumberSpec
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that runs its ops one by one."""
+    from foregrad.backends.in_place import in_place  # which needs all that a recording needs
+
     source, namespace = graph_source(in_place(module), name)
     return load_source(source, namespace, name)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,22 +26,35 @@ class Guarded:
     """Compiled code, with the ops one by one behind it."""
 
     def __init__(
-        self, run: Runner, graph: Callable[[], fx.GraphModule], name: str, layouts: list[tuple[int, Spec]]
+        self,
+        run: Runner,
+        graph: Callable[[], fx.GraphModule],
+        name: str,
+        layouts: list[tuple[int, Spec]],
+        cuts: str | None = None,
     ) -> None:
         self.run = run
         self.graph, self.name, self.layouts = graph, name, layouts
-        self.regions: Regions | None = None
+        self.cuts = cuts  # where the graph was cut into regions
         self._is_given_by_hooks = name == "backward"
 
     @staticmethod
     def of(run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> Guarded:
         from foregrad.backends.compilable import is_opaque
+        from foregrad.regions.regions import regions_to_text
 
         placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
         layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
-        made = Guarded(run, lambda: graph, name, layouts)
+        made = Guarded(run, lambda: graph, name, layouts, None if regions is None else regions_to_text(regions))
         made.regions = regions
         return made
+
+    @cached_property
+    def regions(self) -> Regions | None:
+        """What was compiled once and is called often."""
+        from foregrad.regions.regions import regions_from_text
+
+        return None if self.cuts is None else regions_from_text(self.graph(), self.cuts)
 
     @property
     def library(self) -> Any:

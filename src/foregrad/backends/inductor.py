@@ -28,9 +28,9 @@ from foregrad.backends.kernels import build_kernels
 from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.native import may_be_native
 from foregrad.backends.numbers import with_numbers, with_tensors
-from foregrad.backends.series import function_in
 from foregrad.backends.stitch import Compiled, stitch
 from foregrad.backends.toolchain import prepare
+from foregrad.backends.write_series import function_in
 from foregrad.functionalize.replay import keeps_states
 from foregrad.record.impure import is_random
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
@@ -49,8 +49,8 @@ one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True)
-class Inductor:
-    """Compiles graphs with Inductor. `rng="eager"` draws the numbers that eager draws, `"fast"` Inductor's own."""
+class Fuser:
+    """Compiles graphs with Inductor; `rng` and `regions` are those of `compilers.Inductor`."""
 
     rng: str = "eager"
     regions: str = "auto"

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from foregrad.backends.native import native
-from foregrad.backends.series import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
+from foregrad.backends.write_series import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
 from foregrad.substrate_inductor import build_module, num_builds_at_once
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.

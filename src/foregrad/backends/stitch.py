@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from foregrad.backends.eager import Names
-from foregrad.backends.series import Function, Writer, stretches
+from foregrad.backends.write_series import Function, Writer, stretches
 from foregrad.regions.regions import RegionCall, Regions
 from foregrad.substrate import empty_strided_cpu, reinterpret_tensor
 from foregrad.words.generated import load_source

@@ -24,14 +24,6 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.builds import builds
-from foregrad.substrate_inductor import (
-    build_interface,
-    build_with,
-    keep_precompiled_headers,
-    probe_instruction_sets,
-    use_compiler,
-)
 from foregrad.words.folders import cache_folder
 
 
@@ -45,6 +37,14 @@ def compiler() -> str | None:
 @cache
 def prepare() -> Toolchain:
     """Let Inductor know what this machine's toolchain can do: asked once, then read from a file."""
+    from foregrad.backends.builds import builds
+    from foregrad.substrate_inductor import (
+        build_with,
+        keep_precompiled_headers,
+        probe_instruction_sets,
+        use_compiler,
+    )
+
     path = compiler()
     if path is None:
         raise RuntimeError("there is no C++ compiler: install g++, or name one in CXX")
@@ -103,6 +103,8 @@ class Toolchain:
 
     def interface(self) -> str:
         """The object file that all libraries have in common, compiled if it is not there."""
+        from foregrad.substrate_inductor import build_interface
+
         path = self.folder / "interface.o"
         if not path.exists():
             self.folder.mkdir(parents=True, exist_ok=True)

@@ -13,12 +13,14 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foregrad.entries import header as head
 from foregrad.entries.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
 from foregrad.entries.opened import File, Memory, Opened
-from foregrad.entries.trust import Signer, Trust
+
+if TYPE_CHECKING:
+    from foregrad.entries.trust import Signer, Trust
 
 __all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "unpack", "write"]
 

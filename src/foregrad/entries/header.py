@@ -12,11 +12,13 @@ import re
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foregrad.entries import strict_json
 from foregrad.entries.opened import Readable
-from foregrad.entries.trust import Signature, Signer, Trust
+
+if TYPE_CHECKING:
+    from foregrad.entries.trust import Signature, Signer, Trust
 from foregrad.errors import CorruptArtifact
 
 MAGIC = b"\x89fg\r\n\x1a\n\0"
@@ -168,6 +170,8 @@ def _read_signature(source: Readable, block: bytes) -> Signature | None:
     if len(block) > _SIGNATURE.size:
         algorithm, key_id = _SIGNATURE.unpack_from(block)
         if match := _ALGORITHM.fullmatch(algorithm):
+            from foregrad.entries.trust import Signature
+
             return Signature(match[1].decode(), key_id, block[_SIGNATURE.size :])
     raise corrupt(source, f"has {len(block)} bytes where its signature belongs that are none")
 

@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
 from foregrad.entries.container import Entry, unpack, write
-from foregrad.entries.trust import Signer, Trust
 from foregrad.errors import StaleArtifact
-from foregrad.keep.calls import for_artifact, keep_calls, restorer_of
+from foregrad.keep.calls import for_artifact, keep_calls, restorer_of, with_these_threads
 from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
@@ -30,6 +30,7 @@ from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
+    from foregrad.entries.trust import Signer, Trust
     from foregrad.program.program import Program
     from foregrad.runtime.halves import CompiledStage
 
@@ -60,7 +61,8 @@ def save(
     """Write captured programs, and the state that they run on, into a file."""
     from foregrad.keep.one_library import one_library
 
-    kept = keep_calls([capture.call for capture in captures], Places(state, None), needs_code=False)
+    calls = [for_artifact(capture.call, is_bare=bare) for bare in (False, True) for capture in captures]
+    kept = keep_calls(calls, Places(state, None), needs_code=False)
     held = keep_state(state)
     names = {id(tensor): name for name, tensor in held.tensors.items()}
     header = {
@@ -75,9 +77,10 @@ def save(
                 "program": capture.listing,
                 "timings": [[part.name, part.seconds] for part in capture.timings.parts],
                 "call": root,
+                "bare": bare,
                 "library": one_library(capture.stage, names, kept.blobs),
             }
-            for capture, root in zip(captures, kept.roots, strict=True)
+            for capture, root, bare in zip(captures, kept.roots, kept.roots[len(captures) :], strict=False)
         ],
         "state": held.layout,
         "weights": weights,
@@ -108,17 +111,22 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
                 f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
             )
         if state is not None:
-            return _loaded(entry, state, is_bare=False)
+            return _loaded(entry, state, path, is_bare=False)
         with entry.taken(_TENSORS) as data:
-            return _loaded(entry, stand_ins(about["state"], tensors_from_bytes(data)), is_bare=True)
+            return _loaded(entry, stand_ins(about["state"], tensors_from_bytes(data)), path, is_bare=True)
 
 
-def _loaded(entry: Entry, state: tuple[Any, ...], *, is_bare: bool) -> Loaded:
+def _loaded(entry: Entry, state: tuple[Any, ...], path: str | Path, *, is_bare: bool) -> Loaded:
     restore = restorer_of(entry.blob, Places(state, None))
     for one in state:
         if isinstance(one, Optimizer):
             tell_it_steps(one)
-    return Loaded(entry.about, lambda root: for_artifact(restore(root), is_bare=is_bare), state)
+    roots = [capture["bare" if is_bare else "call"] for capture in entry.about["captures"]]
+    return Loaded(entry.about, [partial(_made, restore, root) for root in roots], state, str(path), is_bare)
+
+
+def _made(restore: Callable[[Any], Callable[..., Any]], root: Any) -> Callable[..., Any]:
+    return with_these_threads(restore(root))
 
 
 def signature_of(program: Program) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from foregrad.errors import CorruptArtifact
@@ -14,7 +14,7 @@ from foregrad.keep.restore import Restorer, as_described
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
 from foregrad.runtime.same import SameState
 from foregrad.words.garbage import no_garbage_collection
-from foregrad.words.generated import Generated, generated_of
+from foregrad.words.generated import generated_of
 
 if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage
@@ -75,6 +75,13 @@ def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., An
     if is_bare:
         before, _, rest = text.partition(f"    {MODULES_BEGIN}\n")
         text = before + rest.partition(f"    {MODULES_END}\n")[2] if rest else text
-    recipes = {n: r.with_these_threads() if isinstance(r, SameState) else r for n, r in found.recipes.items()}
-    renewed = {n: recipes[n].make() for n, r in found.recipes.items() if isinstance(r, SameState)}
-    return Generated(found.name, text, {**found.namespace, **renewed}, recipes).load()
+    return replace(found, text=text, bytecode=b"").load()
+
+
+def with_these_threads(call: Callable[..., Any]) -> Callable[..., Any]:
+    """A call of an artifact, for as many threads as this process has."""
+    found = generated_of(call)
+    assert found is not None
+    states = {n: r.with_these_threads() for n, r in found.recipes.items() if isinstance(r, SameState)}
+    made = {name: state.make() for name, state in states.items()}
+    return replace(found, namespace={**found.namespace, **made}, recipes={**found.recipes, **states}).load()

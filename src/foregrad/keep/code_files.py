@@ -1,4 +1,7 @@
-"""Code as files: the loader of shared libraries wants a path, so the code of an entry is written out, once."""
+"""Code as files: the loader of shared libraries wants a path, so the code of an entry is written out, once.
+
+The folder has the limit of a store: what was loaded longest ago goes first. A library that is loaded stays loaded.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
-from foregrad.store.private import check_private
+from foregrad.store.layer import MAX_BYTES
+from foregrad.store.private import check_private, touch
 from foregrad.words.folders import cache_folder
 
 _FOLDER = "code-1"
@@ -28,10 +32,14 @@ def code_file(name: str, read: Callable[[str], Bytes]) -> Path:
 def write_once(path: Path, data: Bytes) -> None:
     """Let a file hold this; others see all of it or nothing, and one that is loaded already stays as it is."""
     if _holds(path, data):
+        touch(path)
         return
+    from foregrad.store.sweep import sweep_files
+
     with NamedTemporaryFile(dir=path.parent, prefix="writing-", delete=False) as file:
         file.write(data)
     os.replace(file.name, path)
+    sweep_files(path.parent, MAX_BYTES, spare=path)
 
 
 def _holds(path: Path, data: Bytes) -> bool:

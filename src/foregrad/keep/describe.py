@@ -92,7 +92,14 @@ class Describer:
             name: {"is": "recipe", "of": self(generated.recipes[name])} if name in generated.recipes else self(value)
             for name, value in generated.namespace.items()
         }
-        return {"is": "function", "name": generated.name, "text": generated.text, "names": names}
+        bytecode = self._blob(generated.compiled(), "bytecode")
+        return {
+            "is": "function",
+            "name": generated.name,
+            "text": generated.text,
+            "bytecode": bytecode,
+            "names": names,
+        }
 
     def _library(self, library: Library) -> Any:
         ops = library.library.with_suffix(".json")

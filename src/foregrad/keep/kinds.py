@@ -6,6 +6,7 @@ A class is imported when an object of it is made: a file that needs few of them 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from foregrad.keep.known import find
@@ -19,7 +20,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Fitting": ("backends.guarded", ("run", "specs")),
     "FromList": ("backends.backend", ("run",)),
-    "Guarded": ("backends.guarded", ("run", "graph", "name", "layouts")),
+    "Guarded": ("backends.guarded", ("run", "graph", "name", "layouts", "cuts")),
     "InGradMode": ("backends.eager", ("func", "enabled")),
     "Numbered": ("backends.numbers", ("run", "places")),
     "Numbers": ("backends.numbers", ("given",)),
@@ -47,6 +48,7 @@ def parts_of(value: Any) -> dict[str, Any] | None:
     return {part: getattr(value, part) for part in _KINDS[kind][1]}
 
 
+@cache
 def class_of(kind: str) -> Callable[..., Any] | None:
     """What makes an object of a kind; None if there is no such kind."""
     found: Callable[..., Any] | None = find(f"foregrad.{_KINDS[kind][0]}.{kind}") if kind in _KINDS else None

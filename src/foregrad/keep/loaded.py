@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from foregrad.errors import GuardError
-from foregrad.runtime.miss import MISS
-from foregrad.words.generated import Generated, generated_of
+from foregrad.runtime.miss import MISS, TENSORS
+from foregrad.runtime.reasons import text_of
+from foregrad.runtime.same import SameState, SameTensors
+from foregrad.words.generated import generated_of
 from foregrad.words.progress import Part, Timings
 
 
@@ -36,15 +38,21 @@ class Loaded:
     """
 
     def __init__(
-        self, about: dict[str, Any], restore: Callable[[Any], Callable[..., Any]], state: tuple[Any, ...]
+        self,
+        about: dict[str, Any],
+        makers: Sequence[Callable[[], Callable[..., Any]]],
+        state: tuple[Any, ...],
+        source: str,
+        is_bare: bool,
     ) -> None:
         self.name: str = about["name"]
         self.__name__ = self.name
         self.kind: str = about["kind"]
         self.about = about
         self.state = state
-        self._restore = restore
-        self._left = [capture["call"] for capture in about["captures"]]
+        self.source = source  # the file
+        self.is_bare = is_bare  # whether its state is that in the file
+        self._left = list(makers)
         self._calls: tuple[Callable[..., Any], ...] = ()  # of the last captures, the latest first
         self._lock = threading.Lock()
         self._make_one_more(0)
@@ -68,7 +76,7 @@ class Loaded:
         """Make the next program, unless another thread has; whether there is one."""
         with self._lock:
             if len(self._calls) == num_known and self._left:
-                self._calls = (*self._calls, self._restore(self._left[-1]))
+                self._calls = (*self._calls, self._left[-1]())
                 self._left.pop()
             return len(self._calls) > num_known
 
@@ -82,8 +90,8 @@ class Loaded:
 
     def _why(self, args: Any, kwargs: Any) -> str:
         lines = []
-        for number, (call, capture) in enumerate(zip(reversed(self._calls), self.captures, strict=True), 1):
-            lines.append(f"  program {number} ({capture.reason}): {first_miss(call, args, kwargs)}")
+        for number, call in enumerate(reversed(self._calls), 1):
+            lines.append(f"  program {number}: {first_miss(call, args, kwargs)}")
         what = f"{self.name} was loaded from a file, whose programs were made for other calls:\n" + "\n".join(lines)
         return f"{what}\nCall it as it was called before it was saved, or save it again after such a call."
 
@@ -91,31 +99,44 @@ class Loaded:
         return f"<Loaded {self.kind} {self.name}: {len(self.captures)} programs>"
 
 
-_MISS = re.compile(r"^( *)if (.*): return MISS.*$", re.MULTILINE)
+_MISS = re.compile(r"^( *)if (.*?): return MISS(?:  # (.*))?$", re.MULTILINE)
 
 
 def first_miss(call: Callable[..., Any], args: Any, kwargs: Any) -> str:
-    """The first check of a call that fails, as it is written there: the call is run once more up to it."""
+    """The first check of a call that fails, in words: the call is run once more up to it."""
     found = generated_of(call)
     assert found is not None
-    conditions: list[str] = []
+    checks: list[tuple[str, str]] = []
 
     def spoken(match: re.Match[str]) -> str:
-        conditions.append(match[2])
-        return f"{match[1]}if {match[2]}: return MISS, {len(conditions) - 1}"
+        condition, remark = match[2], match[3] or ""
+        checks.append((condition, remark))
+        looked_at = remark.partition(": ")[0] if " was " in remark else ""
+        if remark.startswith(TENSORS):
+            looked_at = f"({condition.partition('(')[2][:-1]}, )"
+        return f"{match[1]}if {condition}: return MISS, {len(checks) - 1}, {looked_at or None}"
 
     text = _MISS.sub(spoken, found.text)
-    result = Generated(found.name, text, found.namespace, found.recipes).load()(args, kwargs)
-    if isinstance(result, tuple) and len(result) == 2 and result[0] is MISS:
-        condition = conditions[result[1]]
-        return next((words for pattern, words in _WORDS.items() if pattern in condition), condition)
-    return "something that it reads is not there"
+    result = replace(found, text=text, bytecode=b"").load()(args, kwargs)
+    if not (isinstance(result, tuple) and len(result) == 3 and result[0] is MISS):
+        return "something that it reads is not there"
+    condition, remark = checks[result[1]]
+    recipe = next((r for name, r in found.recipes.items() if f"not {name}(" in condition), None)
+    if isinstance(recipe, SameTensors) and remark.startswith(TENSORS):
+        return recipe.why_not(remark.removeprefix(TENSORS).split(" | "), result[2])
+    if isinstance(recipe, SameState):
+        return recipe.why_not()
+    if " was " in remark:
+        was, now = remark.partition(": ")[2], "not there" if result[2] is MISS else text_of(result[2])
+        return f"{was}, and differs in what is not shown" if was.endswith(f" was {now}") else f"{was}, is {now}"
+    return next((words for pattern, words in _WORDS.items() if pattern in condition), condition)
 
 
 #: What checks are about, for those whose text says little.
 _WORDS = {
     "tensors_are_same": "a tensor has another shape, layout, dtype, device or requires_grad",
-    "state_is_same": "a mode differs: gradients, autocast, the default dtype or the number of threads",
     "overlap_is_same": "tensors share memory otherwise",
-    "len(args)": "the number of arguments differs",
+    "has_hooks": "a tensor has a hook that it did not have",
+    ".is_leaf": "a tensor is a leaf of the autograd graph, or is none, as it was not",
+    "all(map(": "a list of the state holds other tensors",
 }

@@ -56,18 +56,11 @@ def from_json(data: Any, other: Other) -> Any:
         return _BY_NAME[kind](from_json(v, other) for v in items)
     if kind == "dict":
         return {from_json(k, other): from_json(v, other) for k, v in items}
-    if kind in ("dtype", "layout", "memory format"):
-        return _attribute(text)
-    makers: dict[Any, Callable[[], Any]] = {
-        "float": lambda: float(text),  # type: ignore[arg-type]
-        "complex": lambda: complex(text),  # type: ignore[arg-type]
-        "bytes": lambda: bytes.fromhex(text),  # type: ignore[arg-type]
-        "device": lambda: torch.device(text),  # type: ignore[arg-type]
-        "slice": lambda: slice(*(from_json(v, other) for v in items)),
-        "range": lambda: range(*(from_json(v, other) for v in items)),
-        "ellipsis": lambda: ...,
-    }
-    return makers[kind]() if kind in makers else other(data)
+    if kind in _FROM_TEXT:
+        return _FROM_TEXT[kind](text)
+    if kind in _FROM_PARTS:
+        return _FROM_PARTS[kind](*(from_json(v, other) for v in items))
+    return ... if kind == "ellipsis" else other(data)
 
 
 def _attribute(name: Any) -> Any:
@@ -75,6 +68,16 @@ def _attribute(name: Any) -> Any:
     if not isinstance(found, tuple(_NAMES)):
         raise CorruptArtifact(f"there is no dtype, layout or memory format {name!r}")
     return found
+
+
+_FROM_TEXT: dict[Any, Callable[[Any], Any]] = {
+    **dict.fromkeys(_NAMES.values(), _attribute),
+    "float": float,
+    "complex": complex,
+    "bytes": bytes.fromhex,
+    "device": torch.device,
+}
+_FROM_PARTS: dict[Any, Callable[..., Any]] = {"slice": slice, "range": range}
 
 
 def refuse(value: Any) -> Any:

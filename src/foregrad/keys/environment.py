@@ -10,21 +10,21 @@ import functools
 import hashlib
 import platform
 import sys
+from glob import glob
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 import torch
 
-from foregrad.backends.aoti import AOTI
 from foregrad.backends.backend import Backend
+from foregrad.backends.compilers import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
-from foregrad.backends.inductor import Inductor
 from foregrad.backends.toolchain import compiler, version_text
 from foregrad.keys.ingredients import Ingredient, Key
 from foregrad.keys.libraries import library_of_function
 from foregrad.keys.sources import Sources, sources_of_code
-from foregrad.runtime.halves import Way
+from foregrad.runtime.way import Way
 from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
 
 _PACKAGE = Path(__file__).resolve().parents[1]
@@ -63,9 +63,9 @@ def software() -> tuple[Ingredient, ...]:
 def own_digest() -> str:
     """foregrad by the bytes of its files, so that an edited checkout is another one."""
     digest = hashlib.sha256()
-    for path in sorted(_PACKAGE.rglob("*.py")):
-        digest.update(f"{path.relative_to(_PACKAGE).as_posix()}\0".encode())
-        digest.update(hashlib.sha256(path.read_bytes()).digest())
+    for name in sorted(glob("**/*.py", root_dir=_PACKAGE, recursive=True)):
+        with open(_PACKAGE / name, "rb") as file:
+            digest.update(name.encode() + b"\0" + hashlib.sha256(file.read()).digest())
     return f"foregrad {digest.hexdigest()[:16]}"
 
 

@@ -105,9 +105,8 @@ def _folders(*paths: str | None) -> tuple[str, ...]:
     return tuple(sorted({os.path.join(path, "") for path in paths if path}))
 
 
+_PATHS = sysconfig.get_paths()
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _FOREGRAD = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
-_INSTALLED = _folders(
-    sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages(), site.getusersitepackages()
-)
-_STANDARD = _folders(sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_INSTALLED = _folders(_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(), site.getusersitepackages())
+_STANDARD = _folders(_PATHS["stdlib"], _PATHS["platstdlib"])

@@ -26,7 +26,7 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.results import Base
 from foregrad.record.trace import Alias, Storage
-from foregrad.runtime.halves import Way
+from foregrad.runtime.way import Way
 from foregrad.substrate import FakeTensor, no_dispatch_modes
 from foregrad.words.size import VARYING, Formula, Size
 from foregrad.words.spec import Spec

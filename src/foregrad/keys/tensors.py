@@ -18,8 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from foregrad.keys.data import show_entry, show_object
 from foregrad.keys.libraries import library_of_class
 from foregrad.keys.walk import Shower, Walk
-from foregrad.record.numbers import is_number
-from foregrad.words.spec import contiguous_stride, dtype_text
+from foregrad.words.spec import contiguous_stride, dtype_text, is_number
 
 
 def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:

@@ -15,10 +15,11 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.errors import CaptureError
 from foregrad.record.mirror import Mirror
-from foregrad.record.numbers import Expression, Numbers, expression_of, is_number
+from foregrad.record.numbers import Expression, Numbers, expression_of
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Storage
 from foregrad.substrate import FakeTensor
+from foregrad.words.spec import is_number
 
 _NOTHING: Any = object()
 

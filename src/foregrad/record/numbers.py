@@ -176,11 +176,6 @@ def _inner(text: str) -> str:
     return f"({text})" if " " in text and not text.endswith(")") else text
 
 
-def is_number(value: Any) -> bool:
-    """Whether a value is one of Python's numbers that can be an input; flags are not."""
-    return type(value) in (int, float)
-
-
 def expression_of(value: Any) -> Expression | None:
     """The expression behind a number, however torch has wrapped it."""
     node = value.node if isinstance(value, (torch.SymFloat, torch.SymInt)) else None

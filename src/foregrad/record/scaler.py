@@ -12,13 +12,10 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
-from foregrad.record.numbers import expression_of, is_number
+from foregrad.errors import CaptureError, CreatesState
+from foregrad.record.numbers import expression_of
 from foregrad.substrate import replace_scaled_step
-
-
-class CreatesState(CaptureError):
-    """A step that may be left out creates state: this call runs the function itself."""
+from foregrad.words.spec import is_number
 
 
 @contextmanager

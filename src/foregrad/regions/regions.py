@@ -7,6 +7,7 @@ region  label     nodes  calls
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -120,39 +121,58 @@ def _apart(steps: Steps, is_apart: Callable[[fx.Node], bool]) -> list[tuple[int,
 
 
 def _regions(half: fx.GraphModule, pieces: list[Form]) -> Regions:
-    graph = half.graph
     numbers: dict[Any, int] = {}
     places = [numbers.setdefault(form.key, len(numbers)) for form in pieces]
     occurrences: list[list[Form]] = [[] for _ in numbers]
     for place, form in zip(places, pieces, strict=True):
         occurrences[place].append(form)
+    calls = tuple(
+        RegionCall(p, _names(f.inputs), _names(f.outputs), _names(f.nodes)) for p, f in zip(places, pieces, strict=True)
+    )
+    return _cut(half, [_label(o, len(pieces)) for o in occurrences], calls)
+
+
+def _cut(half: fx.GraphModule, labels: Sequence[str], calls: tuple[RegionCall, ...]) -> Regions:
+    """The regions of these labels; what is called often is the graph of its first call."""
+    graph, nodes = half.graph, {n.name: n for n in half.graph.nodes}
+    counts = Counter(call.region for call in calls)
+    first = {call.region: call for call in reversed(calls)}
     results: Any = graph.output_node().args[0]
     return Regions(
-        distinct=tuple(Region(_extract(o[0]), len(o), _label(o, len(pieces))) for o in occurrences),
-        calls=tuple(
-            RegionCall(p, _names(f.inputs), _names(f.outputs), _names(f.nodes))
-            for p, f in zip(places, pieces, strict=True)
-        ),
+        distinct=tuple(Region(_extract(first[i], nodes), counts[i], label) for i, label in enumerate(labels)),
+        calls=calls,
         inputs=tuple(n.name for n in graph.nodes if n.op == "placeholder"),
         results=tuple(r.name if isinstance(r, fx.Node) else None for r in results),
         constants={n.name: getattr(half, str(n.target)) for n in graph.nodes if n.op == "get_attr"},
     )
 
 
+def regions_to_text(regions: Regions) -> str:
+    """Where a graph was cut, as JSON: beside the graph it says all of its regions."""
+    calls = [[call.region, call.inputs, call.outputs, call.nodes] for call in regions.calls]
+    return json.dumps([[region.label for region in regions.distinct], calls])
+
+
+def regions_from_text(half: fx.GraphModule, text: str) -> Regions:
+    """The regions of a graph that was cut so."""
+    labels, calls = json.loads(text)
+    return _cut(half, labels, tuple(RegionCall(place, *map(tuple, names)) for place, *names in calls))
+
+
 def _names(nodes: Sequence[fx.Node]) -> tuple[str, ...]:
     return tuple(n.name for n in nodes)
 
 
-def _extract(form: Form) -> fx.GraphModule:
-    """An interval as a graph of its own."""
+def _extract(call: RegionCall, nodes: dict[str, fx.Node]) -> fx.GraphModule:
+    """What a call runs as a graph of its own."""
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}
-    for node in form.inputs:
+    for node in (nodes[name] for name in call.inputs):
         copies[node] = graph.placeholder(node.name)
         copies[node].meta = dict(node.meta)
-    for node in form.nodes:
+    for node in (nodes[name] for name in call.nodes):
         copies[node] = graph.node_copy(node, copies.__getitem__)
-    graph.output(tuple(copies[n] for n in form.outputs))
+    graph.output(tuple(copies[nodes[name]] for name in call.outputs))
     return lazy_graph_module({}, graph, "Region")
 
 

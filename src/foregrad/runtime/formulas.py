@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from foregrad.record.sizes import Sizes
 from foregrad.runtime.source import Source
+
+if TYPE_CHECKING:
+    from foregrad.record.sizes import Sizes
 
 Dims = tuple[int, ...]  # the sizes of one call, in the order of their symbols
 

@@ -5,6 +5,7 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from types import FunctionType, ModuleType
@@ -18,9 +19,10 @@ from foregrad.record.numbers import Expression
 from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
-from foregrad.runtime.miss import REPLACED
+from foregrad.runtime.miss import REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern
+from foregrad.runtime.reasons import check, one_line
 from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
@@ -50,10 +52,12 @@ class Assumptions:
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
+    names: tuple[str, ...]  # of arguments, in their order
     lifted: tuple[Lifted, ...]
     outer: tuple[Outer, ...]  # inputs that wrap others
     locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
+    path: Callable[[torch.nn.Module], str]  # of such a module
     variables: tuple[Variable, ...]  # variables of the function's closure
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
@@ -103,7 +107,7 @@ class GuardWriter:
                 self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
         for lifted, grad in self.assumed.grads:
             self._grad(lifted, grad)
-        check_modules(self.source, self.assumed.modules)
+        check_modules(self.source, self.assumed.modules, self.assumed.path)
         self._tensors()
         self._sizes()
         state.values(self.assumed.numbers)
@@ -119,35 +123,41 @@ class GuardWriter:
             self._bind(lifted.real, state.slot(slots[id(lifted.real)]))
         state.identities()
 
-    def miss_if(self, condition: str) -> None:
-        self.source.line(f"if {condition}: return MISS")
+    def miss_if(self, condition: str, expression: str = "", label: str = "", was: Any = None) -> None:
+        self.source.line(check(condition, expression, label, was))
 
     def _state(self) -> None:
-        check = self.source.made("state_is_same", SameState.now())
-        inference = self.source.name("is_inference", torch.is_inference_mode_enabled)
-        self.miss_if(f"not {check}() or {inference}() is not {torch.is_inference_mode_enabled()}")
+        self.miss_if(f"not {self.source.made('state_is_same', SameState.now())}()")
+        inference, was = (
+            self.source.name("is_inference", torch.is_inference_mode_enabled),
+            torch.is_inference_mode_enabled(),
+        )
+        self.miss_if(f"{inference}() is not {was}", f"{inference}()", "inference mode", was)
 
     # -- arguments --------------------------------------------------------------------------------------
 
     def _arguments(self) -> None:
         args, kwargs = self.assumed.args, self.assumed.kwargs
-        self.miss_if(f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}")
+        count = len(args) + len(kwargs)
+        different = f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}"
+        self.miss_if(different, "len(args) + len(kwargs)", "number of arguments", count)
         if args:
             names = [self._argument_name(value) for value in args]
             self.source.line(f"{', '.join(names)}, = args")
-            for name, value in zip(names, args, strict=True):
-                self._value(name, value)
+            labels = dict(enumerate(self.assumed.names))
+            for place, (name, value) in enumerate(zip(names, args, strict=True)):
+                self._value(name, value, labels.get(place, f"args.{place}"))
         for key, value in kwargs.items():
             name = self._fresh()
             self.source.line(f"{name} = kwargs.get({key!r}, MISS)")
-            self._value(name, value)
+            self._value(name, value, key)
 
     def _variable(self, variable: Variable) -> None:
         """A variable of the closure that holds numbers, or containers of numbers and tensors."""
         if not isinstance(variable.value, torch.Tensor) and _can_compare(variable.value):
             name = self._fresh()
             self.source.line(f"{name} = {variable.emit(self.source)}")
-            self._value(name, variable.value)
+            self._value(name, variable.value, f"variable {variable.name}")
 
     def _argument_name(self, value: Any) -> str:
         """A tensor is bound to its name at once."""
@@ -160,25 +170,25 @@ class GuardWriter:
         self._num += 1
         return f"a{self._num}"
 
-    def _value(self, name: str, value: Any) -> None:
-        """Check that an argument is like the one that was captured."""
+    def _value(self, name: str, value: Any, label: str) -> None:
+        """Check that an argument is like the one that was captured; people know it by its label."""
         if isinstance(value, torch.Tensor):
-            self._tensor(name, value)
+            self._tensor(name, value, label)
         elif isinstance(value, _CONSTANT):
-            self.miss_if(f"{name} is not {self.source.constant(value)}")
+            self.miss_if(f"{name} is not {self.source.constant(value)}", name, label, value)
         elif isinstance(value, _PLAIN):
             kind, known = self.source.name("type_of", type(value)), self.source.constant(value)
             same = f"{name} != {known}" if value == value else f"{name} == {name}"
             sign = f" or str({name}) != {str(value)!r}" if isinstance(value, (float, complex)) else ""
-            self.miss_if(f"type({name}) is not {kind} or {same}{sign}")
+            self.miss_if(f"type({name}) is not {kind} or {same}{sign}", name, label, value)
         elif type(value) in (tuple, list):
-            self._sequence(name, value)
+            self._sequence(name, value, label)
         elif type(value) is dict:
-            self._mapping(name, value)
+            self._mapping(name, value, label)
         else:
-            self._other(name, value)
+            self._other(name, value, label)
 
-    def _tensor(self, name: str, value: Any) -> None:
+    def _tensor(self, name: str, value: Any, label: str) -> None:
         if id(value) in self.bound:
             self.miss_if(f"{name} is not {self.bound[id(value)]}")
         elif id(value) in self.by_real:
@@ -186,52 +196,52 @@ class GuardWriter:
         elif id(value) in self.outer:
             self._wrapper(name, self.outer[id(value)])
         else:  # in a container of the closure, and never used
-            self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
+            self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
 
-    def _sequence(self, name: str, value: Any) -> None:
+    def _sequence(self, name: str, value: Any, label: str) -> None:
         kind = "tuple" if type(value) is tuple else "list"
-        self.miss_if(f"type({name}) is not {kind} or len({name}) != {len(value)}")
+        self.miss_if(f"type({name}) is not {kind} or len({name}) != {len(value)}", name, label, value)
         names = [self._fresh() for _ in value]
         if names:
             self.source.line(f"{', '.join(names)}, = {name}")
-        for inner, item in zip(names, value, strict=True):
-            self._value(inner, item)
+        for place, (inner, item) in enumerate(zip(names, value, strict=True)):
+            self._value(inner, item, f"{label}.{place}")
 
-    def _mapping(self, name: str, value: dict[Any, Any]) -> None:
+    def _mapping(self, name: str, value: dict[Any, Any], label: str) -> None:
         keys = self.source.name("keys", tuple(value))
-        self.miss_if(f"type({name}) is not dict or tuple({name}) != {keys}")
+        self.miss_if(f"type({name}) is not dict or tuple({name}) != {keys}", name, label, value)
         for key, item in value.items():
             inner = self._fresh()
             self.source.line(f"{inner} = {name}[{self.source.constant(key)}]")
-            self._value(inner, item)
+            self._value(inner, item, f"{label}.{key}")
 
-    def _other(self, name: str, value: Any) -> None:
+    def _other(self, name: str, value: Any, label: str) -> None:
         """A container known to pytree is taken apart; any other object must be the same one, with the same fields."""
         leaves, structure = tree_flatten(value)
         if isinstance(value, slice):
-            self.miss_if(f"type({name}) is not slice")
-            self._value(f"({name}.start, {name}.stop, {name}.step)", (value.start, value.stop, value.step))
+            self.miss_if(f"type({name}) is not slice", name, label, value)
+            self._value(f"({name}.start, {name}.stop, {name}.step)", (value.start, value.stop, value.step), label)
         elif structure.is_leaf():
             if is_dataclass(value):
-                self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
+                self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
             else:
-                self.miss_if(f"{name} is not {self.source.name('object', value)}")
-                self._attributes(name, value)
+                self.miss_if(f"{name} is not {self.source.name('object', value)}", name, label, value)
+                self._attributes(name, value, label)
             if is_dataclass(value):
                 for one in fields(value):
                     inner = self._fresh()
                     self.source.line(f"{inner} = {name}.{one.name}")
-                    self._value(inner, getattr(value, one.name))
+                    self._value(inner, getattr(value, one.name), f"{label}.{one.name}")
         if structure.is_leaf():
             return
         inner, found = self._fresh(), self._fresh()
         flatten = self.source.name("tree_flatten", tree_flatten)
-        self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}")
+        self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
         self.source.line(f"{inner}, {found} = {flatten}({name})")
-        self.miss_if(f"{found} != {self.source.name('structure', structure)}")
-        self._sequence(inner, leaves)
+        self.miss_if(f"{found} != {self.source.name('structure', structure)}", name, label, value)
+        self._sequence(inner, leaves, label)
 
-    def _attributes(self, name: str, value: Any) -> None:
+    def _attributes(self, name: str, value: Any, label: str) -> None:
         """Plain attributes of an object that the function was given."""
         if isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module)):
             return
@@ -239,7 +249,7 @@ class GuardWriter:
             if _can_compare(item) and not isinstance(item, torch.Tensor):
                 inner = self._fresh()
                 self.source.line(f"{inner} = {name}.__dict__.get({key!r}, MISS)")
-                self._value(inner, item)
+                self._value(inner, item, f"{label}.{key}")
 
     # -- tensors ----------------------------------------------------------------------------------------
 
@@ -255,7 +265,7 @@ class GuardWriter:
         self.source.line(f"{whole} = {name}")
         self.miss_if(f"not {self.source.name('wrapper_is_same', SameWrapper.of(outer))}({whole})")
         for lifted, path in zip(outer.parts, outer.paths, strict=True):
-            self._tensor(f"{whole}{path}", lifted.real)
+            self._tensor(f"{whole}{path}", lifted.real, f"{outer.name}{path}")
 
     def _locate(self, lifted: Lifted | Outer) -> str:
         location = self.assumed.locations.get(lifted if isinstance(lifted, Outer) else lifted.alias.object)
@@ -274,7 +284,7 @@ class GuardWriter:
         """The .grad of an input: None, an input that is bound already, or an input that it binds."""
         expression = f"{self.bound[id(lifted.real)]}.grad"
         if grad is None:
-            self.miss_if(f"{expression} is not None")
+            self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
         elif id(grad.real) in self.bound:
             self.miss_if(f"{expression} is not {self.bound[id(grad.real)]}")
         else:
@@ -292,12 +302,13 @@ class GuardWriter:
         free = () if self.assumed.sizes is None else tuple(_free(lifted) for lifted, _ in tensors)
         same = SameTensors.of(reals, free)
         if same.is_enough_for(reals):
-            check = self.source.made("tensors_are_same", same)
+            same_ones = self.source.made("tensors_are_same", same)
         else:
-            check = self.source.name("tensors_are_same", same_tensors(reals, free))
+            same_ones = self.source.name("tensors_are_same", same_tensors(reals, free))
         may_be_no_tensors = bool(self.assumed.declared.tensors)
         with self.source.block("try:") if may_be_no_tensors else nullcontext():
-            self.miss_if(f"not {check}({', '.join(names)})")
+            labels = one_line(" | ".join(lifted.name for lifted, _ in tensors))
+            self.source.line(f"if not {same_ones}({', '.join(names)}): return MISS  # {TENSORS}{labels}")
         if may_be_no_tensors:
             self.source.line("except TypeError: return MISS")
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]

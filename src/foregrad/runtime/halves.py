@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import fx
 
-from foregrad.backends.backend import Backend, Runner, start
+from foregrad.backends.backend import Runner, start
 from foregrad.backends.choose import can_write
+from foregrad.backends.guarded import Guarded
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.donate import donate
@@ -30,6 +31,7 @@ from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled, runner_for
 from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.formulas import Dims, formulas
+from foregrad.runtime.way import Way
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.size import frozen_all
 from foregrad.words.spec import restrided
@@ -37,19 +39,6 @@ from foregrad.words.wrapping import whole
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
-
-Pass = Callable[[Program], Program]
-
-
-@dataclass(frozen=True)
-class Way:
-    """How programs are made to run: what changes them first, and what compiles them."""
-
-    backend: Backend
-    passes: tuple[Pass, ...] = ()
-    shows_progress: bool = True
-    cache: Any = None  # a `Cache`, where compiled programs are kept
-    dynamic: Any = False  # which sizes vary: `dynamic.Choice`
 
 
 class CompiledStage:
@@ -84,9 +73,13 @@ class CompiledStage:
     @property
     def regions(self) -> tuple[Regions, ...]:
         """The regions of each half that its backend compiled by regions."""
+        return tuple(run.regions for run in self.cut_runs if run.regions is not None)
+
+    @property
+    def cut_runs(self) -> list[Guarded]:
+        """What runs the halves that were compiled by regions, forward first."""
         runs = [self.run_forward, *(b.run for b in self._backwards.values())]
-        found = [getattr(run, "regions", None) for run in runs]
-        return tuple(regions for regions in found if regions is not None)
+        return [run for run in runs if isinstance(run, Guarded) and run.cuts is not None]
 
     # -- what must not be written ---------------------------------------------------------------------------
 

@@ -8,6 +8,9 @@ MISS = object()
 #: Lines around the checks of modules, which are left out where there are tensors and no modules.
 MODULES_BEGIN, MODULES_END = "# modules as they were", "# and no others"
 
+#: After the check of all tensors, before their names.
+TENSORS = "tensors: "
+
 #: After the check of a gradient that the program replaces without reading it: a program that was recorded with one does
 #: as well without.
 REPLACED = "# it is replaced"

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
 from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END
+from foregrad.runtime.reasons import check
 from foregrad.runtime.source import Source
 
 #: What a module runs beside its forward.
 _HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
-def check_modules(source: Source, modules: tuple[torch.nn.Module, ...]) -> None:
+def check_modules(source: Source, modules: tuple[torch.nn.Module, ...], path: Callable[[torch.nn.Module], str]) -> None:
     """Write the checks of the modules that the function called."""
     if not modules:
         return
     source.line(MODULES_BEGIN)
     with source.block("try:"):
         for module in modules:
-            source.line(f"if {' or '.join(_differs(source, module))}: return MISS")
+            different, label = " or ".join(_differs(source, module)), f"{type(module).__name__} {path(module)}".strip()
+            source.line(check(different, source.name("m", module), label, module))
     with source.block("except (AttributeError, KeyError):"):
         source.line("return MISS")
     source.line(MODULES_END)

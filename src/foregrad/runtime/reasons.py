@@ -9,6 +9,7 @@ import torch
 from foregrad.substrate import autocast_state
 
 _MOST_SHOWN = 8
+_LONGEST = 200
 
 
 def describe_call(captured: Any) -> dict[str, str]:
@@ -57,6 +58,26 @@ def reason_for(told: dict[str, str], before: list[dict[str, str]]) -> str:
     parts = [f"{name} was {before[best].get(name)}, is {told.get(name)}" for name in shown]
     more = len(differences[best]) - len(shown)
     return "; ".join(parts) + (f"; and {more} more" if more else "")
+
+
+def check(condition: str, expression: str = "", name: str = "", was: Any = None) -> str:
+    """The line of a check in generated code, which says what it is about: `if a1 != 2: return MISS  # a1: scale was 2`.
+
+    `fg.load` has neither a capture to compare a call with nor the function to make one of: it says what it finds there.
+    """
+    line = f"if {condition}: return MISS"
+    return f"{line}  # {one_line(f'{expression}: {name} was {text_of(was)}')}" if expression else line
+
+
+def text_of(value: Any) -> str:
+    """A value in a line that is not long."""
+    text = one_line(_module_text(value) if isinstance(value, torch.nn.Module) else _text(value))
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]} ..."
+
+
+def one_line(text: str) -> str:
+    """A text that can stand in a comment: names may hold anything."""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
 def _module_text(module: torch.nn.Module) -> str:

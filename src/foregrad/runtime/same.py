@@ -34,10 +34,21 @@ class SameTensors:
         examples = [example_of(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)]
         return same_tensors(examples, self.free)
 
+    def why_not(self, names: Sequence[str], tensors: Sequence[Any]) -> str:
+        """How tensors differ from these, in words."""
+        was = [_words(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)]
+        now = [_words(Spec.of(t), type(t)) if isinstance(t, torch.Tensor) else f"a {type(t).__name__}" for t in tensors]
+        told = [f"{name} was {a}, is {b}" for name, a, b in zip(names, was, now, strict=True) if a != b]
+        return "; ".join(told) or "a tensor has another layout or type of device"
+
     def is_enough_for(self, tensors: Sequence[Any]) -> bool:
         """Whether a guard that is made from this takes these tensors: none has a property that is not said here."""
         plain = all(spec.device.type == "cpu" for spec in self.specs) and {*self.kinds} <= _KINDS
         return plain and self.make()(*tensors)
+
+
+def _words(spec: Spec, kind: type) -> str:
+    return f"{spec.plain()} of type {kind.__name__}" + (" that needs a gradient" if spec.requires_grad else "")
 
 
 _KINDS = {torch.Tensor, torch.nn.Parameter}
@@ -75,6 +86,16 @@ class SameState:
     def with_these_threads(self) -> SameState:
         """The same with as many threads as there are now: compiled code does not depend on their number."""
         return SameState(json.dumps({**json.loads(self.state), "num_threads": torch.get_num_threads()}))
+
+    def why_not(self) -> str:
+        """How the modes differ from what they are now, in words."""
+        was, now = json.loads(self.state), json.loads(global_state())
+        told = [
+            f"{name.replace('_', ' ')} was {was[name]}, is {now.get(name)}"
+            for name in was
+            if was[name] != now.get(name)
+        ]
+        return "; ".join(told) or "a mode differs"
 
     def make(self) -> Check:
         check: Check = global_state_guard(self.state).check

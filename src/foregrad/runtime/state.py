@@ -17,10 +17,12 @@ from foregrad.functionalize.effects import Ref
 from foregrad.record.declared import Container, Declared, Slot, Store
 from foregrad.record.inputs import Inputs
 from foregrad.record.items import ItemOf
-from foregrad.record.numbers import INFIX, Expression, Told, is_number
+from foregrad.record.numbers import INFIX, Expression, Told
 from foregrad.record.wrapped_results import OuterRef
+from foregrad.runtime.reasons import check
 from foregrad.runtime.source import Source
 from foregrad.words.size import VARYING, Shape
+from foregrad.words.spec import is_number
 
 
 class StateReader:
@@ -32,8 +34,8 @@ class StateReader:
         self.bound = bound  # tensors by id: the names that they are bound to
         self.numbers = declared.numbers
 
-    def miss_if(self, condition: str) -> None:
-        self.source.line(f"if {condition}: return MISS")
+    def miss_if(self, condition: str, expression: str = "", label: str = "", was: Any = None) -> None:
+        self.source.line(check(condition, expression, label, was))
 
     # -- containers -------------------------------------------------------------------------------------
 
@@ -66,23 +68,27 @@ class StateReader:
 
     def _check(self, container: Container) -> None:
         name, items = f"h{container.index}", container.items
-        checks = [f"len({name}) != {len(items)}"]
+        self.miss_if(f"len({name}) != {len(items)}", f"len({name})", f"entries in {container.slot.name}", len(items))
+        missing = []
         for key, value in items.items():
-            checks += self._differs(container.slot_of(key), value)
-        self.miss_if(" or ".join(checks))
+            slot = container.slot_of(key)
+            if isinstance(value, torch.Tensor) or is_number(value):
+                missing += [f"{self._key(slot)} not in {name}"] if isinstance(container.value, dict) else []
+            elif not isinstance(value, (dict, list, tuple)):
+                self.miss_if(self._differs(slot, value), self.slot(slot), slot.name, value)
+        if missing:
+            self.miss_if(" or ".join(missing), f"list({name})", f"entries in {container.slot.name}", list(items))
 
-    def _differs(self, slot: Slot, value: Any) -> list[str]:
+    def _key(self, slot: Slot) -> str:
+        return key_text(slot.key, self.source, self.bound)
+
+    def _differs(self, slot: Slot, value: Any) -> str:
         """How to tell that a slot holds something else; tensors, numbers and containers are read elsewhere."""
         text = self.slot(slot)
-        if isinstance(value, torch.Tensor) or is_number(value):
-            is_dict = isinstance(slot.holder.value, dict)
-            return [f"{key_text(slot.key, self.source, self.bound)} not in h{slot.holder.index}"] if is_dict else []
-        if isinstance(value, (dict, list, tuple)):
-            return []
         if isinstance(value, (str, bytes, complex, int, float)) and not isinstance(value, bool):
             kind = self.source.name("type_of", type(value))
-            return [f"type({text}) is not {kind} or {text} != {self.source.name('k', value)}"]
-        return [f"{text} is not {self.source.constant(value)}"]
+            return f"type({text}) is not {kind} or {text} != {self.source.name('k', value)}"
+        return f"{text} is not {self.source.constant(value)}"
 
     def identities(self) -> None:
         """Emit the check that lists of tensors, such as the parameters of a group, hold the tensors that they held."""
@@ -123,7 +129,8 @@ class StateReader:
         name = f"n{expression.index}"
         if expression.function is None:
             self.source.line(f"{name} = {self.slot(expression.source)}")
-            self.miss_if(f"type({name}) is not {type(expression.value).__name__}")
+            kind = type(expression.value).__name__
+            self.miss_if(f"type({name}) is not {kind}", name, expression.text, expression.value)
             return
         args = [f"n{a.index}" if isinstance(a, Expression) else self.source.constant(a) for a in expression.args]
         if expression.function in INFIX:
@@ -136,13 +143,14 @@ class StateReader:
 
     def _told(self, told: Told) -> None:
         name, value = f"n{told.expression.index}", told.value
+        said = name, f"{told.expression.text} ({told.line})", value
         if isinstance(value, bool):
-            self.miss_if(f"{name} is not {value}")
+            self.miss_if(f"{name} is not {value}", *said)
         elif value != value:
-            self.miss_if(f"{name} == {name}")
+            self.miss_if(f"{name} == {name}", *said)
         else:
             sign = f" or str({name}) != {str(value)!r}" if value == 0 else ""
-            self.miss_if(f"{name} != {self.source.constant(value)}{sign}")
+            self.miss_if(f"{name} != {self.source.constant(value)}{sign}", *said)
 
 
 def _needed(wanted: Iterable[Expression]) -> set[Expression]:

@@ -20,23 +20,24 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING, Union
 from urllib.parse import unquote, urlsplit
 
-from foregrad.entries.trust import Key, PublicKey, SharedKey, key_from_environment, parse_key
-from foregrad.store.claim import Claim, claim
 from foregrad.store.folder import Folder
 from foregrad.store.guarded import Guarded
-from foregrad.store.layer import NOT_THERE, Entry, Hit, Miss, check_key
-from foregrad.store.redis_layer import RedisLayer
+from foregrad.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.store.seal import PLAIN, Seal
-from foregrad.store.sweep import Swept
-from foregrad.store.url_layer import UrlLayer
 from foregrad.words.folders import cache_folder
+
+if TYPE_CHECKING:
+    from foregrad.entries.trust import Key
+    from foregrad.store.claim import Claim
+    from foregrad.store.sweep import Swept
 
 log = logging.getLogger("foregrad")
 
 Place = str | os.PathLike[str]
-GivenKey = str | bytes | Key | None
+GivenKey = Union[str, bytes, "Key", None]
 
 
 @dataclass(frozen=True)
@@ -86,14 +87,15 @@ class Cache:
     folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry. With
     `readonly`, or with a public key, nothing is written.
 
-    With `verify_every=N` about one in N calls that are found without tracing is captured all the same, and compared.
+    With `verify_every=N` about one in N calls that are found without tracing is captured all the same, in a
+    copy of the process, and compared; `wait()` waits until that is done.
     """
 
     def __init__(
         self,
         place: Place | Sequence[Place | Cache] | None = None,
         *,
-        max_bytes: int = 10 * 10**9,
+        max_bytes: int = MAX_BYTES,
         max_entry_bytes: int = 10**9,
         key: GivenKey = None,
         readonly: bool = False,
@@ -104,6 +106,7 @@ class Cache:
         self.verify_every = verify_every
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
+        self._checks: list[threading.Thread] = []
         self._lock = threading.Lock()
         if place is None:
             place = default_folder()
@@ -155,6 +158,8 @@ class Cache:
         Where that is None the entry is ours to make: nobody else is at it, or whoever was has died or takes more than
         `timeout` seconds.
         """
+        from foregrad.store.claim import claim
+
         check_key(key)
 
         def look() -> Hit | None:
@@ -175,6 +180,16 @@ class Cache:
         none.
         """
         return self.verify_every is not None and secrets.randbelow(self.verify_every) == 0
+
+    def watch(self, check: threading.Thread) -> None:
+        """Take note of a check that has begun."""
+        with self._lock:
+            self._checks = [*(one for one in self._checks if one.is_alive()), check]
+
+    def wait(self) -> None:
+        """Wait for the checks of `verify_every` that have begun in the background."""
+        for check in self._checks:
+            check.join()
 
     def stats(self) -> Stats:
         """Counts of entries and bytes in the folders, and of hits and misses."""
@@ -288,6 +303,14 @@ def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, re
     text = os.fspath(place)
     if "://" not in text:
         return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
+    return _remote(text, key, max_bytes, max_entry_bytes, readonly)
+
+
+def _remote(text: str, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> Guarded:
+    from foregrad.entries.trust import PublicKey
+    from foregrad.store.redis_layer import RedisLayer
+    from foregrad.store.url_layer import UrlLayer
+
     name = without_password(text)
     signer = _signer(key)
     if signer is None:
@@ -309,6 +332,8 @@ def without_password(url: str) -> str:
 
 
 def _signer(key: GivenKey) -> Key | None:
+    from foregrad.entries.trust import SharedKey, key_from_environment, parse_key
+
     match key:
         case None:
             return key_from_environment()

@@ -19,13 +19,15 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
-from foregrad.store.lease_file import LeaseFile
-from foregrad.store.private import check_private, create, make_folder, why_not_private
+from foregrad.store.layer import MAX_BYTES, NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
+from foregrad.store.private import check_private, create, make_folder, touch, why_not_private
 from foregrad.store.seal import PLAIN, Seal
-from foregrad.store.sweep import Swept, entry_files, sweep
+
+if TYPE_CHECKING:
+    from foregrad.store.lease_file import LeaseFile
+    from foregrad.store.sweep import Swept
 
 log = logging.getLogger("foregrad")
 
@@ -39,7 +41,7 @@ class Folder:
 
     path: Path
     seal: Seal = PLAIN
-    max_bytes: int = 10 * 10**9
+    max_bytes: int = MAX_BYTES
     max_entry_bytes: int = 10**9
     version: int = VERSION
     _size: int = 0
@@ -69,7 +71,7 @@ class Folder:
         """The entry, which counts as used now. A damaged one is removed."""
         found = self.read(key)
         if isinstance(found, Hit):
-            _touch(self.file(key))
+            touch(self.file(key))
         elif found.kind == "damaged" and self.is_private:  # in a shared folder it may be good, for another secret
             self._remove_damaged(key, self.file(key))
         return found
@@ -103,6 +105,8 @@ class Folder:
         self.file(key).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[Entry]:
+        from foregrad.store.sweep import entry_files
+
         for found in entry_files(self.root):
             yield Entry(found.path.stem, found.size, found.used_ns / 1e9, self.name)
 
@@ -134,6 +138,8 @@ class Folder:
         self._lease(key).release(owner)
 
     def _lease(self, key: str) -> LeaseFile:
+        from foregrad.store.lease_file import LeaseFile
+
         return LeaseFile(self.file(key).with_suffix(".lease"), self.is_private)
 
     def _make(self, part: Path) -> None:
@@ -201,16 +207,11 @@ class Folder:
             self._sweep(self.max_bytes, spare=newest)
 
     def _sweep(self, max_bytes: int, spare: Path | None = None) -> Swept:
+        from foregrad.store.sweep import sweep
+
         swept = sweep(self.root, max_bytes, spare)
         self._size, self._size_asked = swept.kept_bytes, time.monotonic()
         return swept
-
-
-def _touch(path: Path) -> None:
-    try:
-        os.utime(path)
-    except OSError as error:  # evicted just now, or the folder cannot be written
-        log.debug("the time of use is not noted: %s", error)
 
 
 def _beside(path: Path) -> Path:

@@ -1,10 +1,13 @@
-"""Private: whether a file or folder can have been written by anybody else."""
+"""Private: whether a file or folder can have been written by anybody else, and files of our own."""
 
 from __future__ import annotations
 
+import logging
 import os
 import stat
 from pathlib import Path
+
+log = logging.getLogger("foregrad")
 
 
 def why_not_private(found: os.stat_result) -> str | None:
@@ -39,3 +42,11 @@ def make_folder(folder: Path, *, is_private: bool) -> None:
 def create(path: Path, *, is_private: bool) -> int:
     """Open a new file for writing; FileExistsError if there is one."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if is_private else 0o666)
+
+
+def touch(path: Path) -> None:
+    """Note that a file is used now."""
+    try:
+        os.utime(path)
+    except OSError as error:  # evicted just now, or the folder cannot be written
+        log.debug("the time of use is not noted: %s", error)

@@ -12,9 +12,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from foregrad.entries.trust import Key, PublicKey
 from foregrad.store.layer import Miss
+
+if TYPE_CHECKING:
+    from foregrad.entries.trust import Key
 
 _KINDS = {"plain": b"fg-plain", "hmac-sha256": b"fg-hmac2", "ed25519": b"fg-ed255"}
 
@@ -39,6 +42,8 @@ class Seal:
 
     def of(self, key: str, data: bytes) -> bytes:
         """The bytes to write before the data."""
+        from foregrad.entries.trust import PublicKey
+
         message = self._message(key, data)
         if self.signer is None:
             return self.kind + hashlib.sha256(message).digest()

@@ -49,16 +49,28 @@ def sweep(root: Path, max_bytes: int, spare: Path | None = None) -> Swept:
     files = sorted(_files(root), key=lambda file: file.used_ns)
     strays = sum(_remove(file) for file in files if _is_stray(file))
     found = [file for file in files if _is_entry(file)]
-    total = sum(file.size for file in found)
+    evicted = _evict(found, max_bytes, spare)
+    size = sum(file.size for file in evicted)
+    return Swept(len(evicted), size, strays, len(found) - len(evicted), sum(file.size for file in found) - size)
+
+
+def sweep_files(folder: Path, max_bytes: int, spare: Path | None = None) -> None:
+    """The same for a folder of files that are nothing but what is kept."""
+    _evict(sorted(_files_in(folder), key=lambda file: file.used_ns), max_bytes, spare)
+
+
+def _evict(files: list[Found], max_bytes: int, spare: Path | None) -> list[Found]:
+    """Remove the first of these until the rest is within the limit."""
+    total = sum(file.size for file in files)
     goal = max_bytes if total <= max_bytes else int(max_bytes * _LOW_WATER)
-    evicted, evicted_bytes = 0, 0
-    for file in found:
-        if total - evicted_bytes <= goal:
+    evicted: list[Found] = []
+    for file in files:
+        if total <= goal:
             break
         if file.path != spare and _remove(file):
-            evicted += 1
-            evicted_bytes += file.size
-    return Swept(evicted, evicted_bytes, strays, len(found) - evicted, total - evicted_bytes)
+            evicted.append(file)
+            total -= file.size
+    return evicted
 
 
 def entry_files(root: Path) -> Iterator[Found]:
@@ -69,12 +81,16 @@ def entry_files(root: Path) -> Iterator[Found]:
 def _files(root: Path) -> Iterator[Found]:
     for shard in _scan(root):
         if _SHARD.fullmatch(shard.name) and shard.is_dir(follow_symlinks=False):
-            for file in _scan(Path(shard.path)):
-                try:
-                    found = file.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue  # another process has removed it
-                yield Found(Path(file.path), found.st_size, found.st_mtime_ns)
+            yield from _files_in(Path(shard.path))
+
+
+def _files_in(folder: Path) -> Iterator[Found]:
+    for file in _scan(folder):
+        try:
+            found = file.stat(follow_symlinks=False)
+        except FileNotFoundError:
+            continue  # another process has removed it
+        yield Found(Path(file.path), found.st_size, found.st_mtime_ns)
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:

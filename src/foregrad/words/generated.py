@@ -5,13 +5,14 @@ A function remembers both, so that it can be kept in a file and made again from 
 
 from __future__ import annotations
 
+import hashlib
 import linecache
+import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from itertools import count
+from importlib.util import MAGIC_NUMBER
+from types import CodeType
 from typing import Any, Protocol
-
-_numbers = count()
 
 
 class Recipe(Protocol):
@@ -28,16 +29,31 @@ class Generated:
     text: str
     namespace: Mapping[str, Any]
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
+    bytecode: bytes = b""  # of the text, where another process has compiled it
 
     def load(self) -> Callable[..., Any]:
         """Run the text, which tracebacks can show, and return the function that it defines."""
-        filename = f"<foregrad {self.name} {next(_numbers)}>"
-        linecache.cache[filename] = (len(self.text), None, self.text.splitlines(keepends=True), filename)
+        is_compiled = self.bytecode.startswith(MAGIC_NUMBER)
+        code = marshal.loads(self.bytecode[len(MAGIC_NUMBER) :]) if is_compiled else self._compile()
+        lines = self.text.splitlines(keepends=True)
+        linecache.cache[self._filename] = (len(self.text), None, lines, self._filename)
         scope = dict(self.namespace)
-        exec(compile(self.text, filename, "exec"), scope)
+        exec(code, scope)
         function: Callable[..., Any] = scope[self.name]
         function.generated = self  # type: ignore[attr-defined]
         return function
+
+    def compiled(self) -> bytes:
+        """The text as bytecode, for another process with this version of Python: to compile takes as long as to run."""
+        return self.bytecode or MAGIC_NUMBER + marshal.dumps(self._compile())
+
+    def _compile(self) -> CodeType:
+        return compile(self.text, self._filename, "exec")
+
+    @property
+    def _filename(self) -> str:
+        """What tracebacks show, and find the text by."""
+        return f"<foregrad {self.name} {hashlib.sha256(self.text.encode()).hexdigest()[:8]}>"
 
 
 def load_source(text: str, namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:

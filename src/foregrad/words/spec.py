@@ -111,7 +111,7 @@ class NumberSpec(Spec):
     @staticmethod
     def of(value: object) -> Spec | str:  # type: ignore[override]
         """The spec of a number; the name of its type, for anything else."""
-        if type(value) not in (float, int):
+        if not is_number(value):
             return type(value).__name__
         return NumberSpec((), (), torch.float64 if type(value) is float else torch.int64)
 
@@ -120,6 +120,11 @@ class NumberSpec(Spec):
 
     def __str__(self) -> str:
         return "float" if self.dtype == torch.float64 else "int"
+
+
+def is_number(value: object) -> bool:
+    """Whether a value is one of Python's numbers that can be an input; flags are not."""
+    return type(value) in (int, float)
 
 
 @dataclass(frozen=True, slots=True)

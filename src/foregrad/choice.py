@@ -1,0 +1,34 @@
+"""Choice: which sizes of arguments vary, as a user says it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from foregrad.backends.backend import Backend
+from foregrad.backends.eager import compile_graph
+
+#: All dimensions, none, those that have changed (None), or these by the name of the argument.
+Choice = bool | Mapping[str, tuple[int, ...]] | None
+
+
+def checked(dynamic: Any) -> Choice:
+    """What a user has said, if it can be meant."""
+    if dynamic is None or isinstance(dynamic, bool):
+        return dynamic
+    if not isinstance(dynamic, Mapping):
+        raise TypeError(f'dynamic is None, True, False or {{"argument": (dimensions)}}, not a {type(dynamic).__name__}')
+    dims = {name: (found,) if isinstance(found, int) else tuple(found) for name, found in dynamic.items()}
+    if not all(isinstance(dim, int) for found in dims.values() for dim in found):
+        raise TypeError("the dimensions of an argument that vary are numbers, such as (0, 1)")
+    return dims
+
+
+def for_backend(choice: Choice, backend: Backend) -> Choice:
+    """What is done with a backend: compilers make a program for each size."""
+    if backend is compile_graph:
+        return choice
+    if choice:
+        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=3)
+    return False

@@ -1,0 +1,85 @@
+"""Programs in a cache: the compiled forward and backward of a program, under the program's key.
+
+They are found after a capture, where the sources say too little or have changed without effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from foregrad.backends.backend import Runner
+from foregrad.entries.container import pack, unpack
+from foregrad.errors import CannotKeep, ForegradError
+from foregrad.keep.calls import keep_calls, restorer_of
+from foregrad.keep.places import Places
+from foregrad.keep.restore import as_described
+from foregrad.keep.warm import TRACED, Origin, about_entry
+from foregrad.keys.ingredients import Key
+from foregrad.keys.program_key import program_key
+from foregrad.program.program import Program
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.way import Way
+from foregrad.store.cache import Cache
+from foregrad.store.layer import Hit
+from foregrad.words.progress import log, part
+
+
+@dataclass(frozen=True)
+class Halves:
+    """The compiled halves of a program, if an earlier process has left them, and how to leave them."""
+
+    forward: Runner | None
+    backward: Runner | None
+    key: Key | None
+    origin: Origin
+    keep: Callable[[CompiledStage], None] = lambda stage: None
+
+
+@contextmanager
+def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
+    """The halves of a program. While one process makes them, others that want the same wait for it."""
+    if store is None:
+        yield Halves(None, None, None, before)
+        return
+    with part("look for a program"):
+        key = program_key(program, way)
+    ours = Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
+    for _ in range(2):  # an entry that cannot be used is removed, and then there is none
+        with store.claim(key.digest) as claim:
+            if claim.found is None:
+                yield ours
+                return
+            found = _restored(claim.found)
+            if found is not None:
+                origin = Origin(TRACED, claim.found.source, before.reasons, before.key)
+                yield Halves(*found, key, origin)
+                return
+            store.delete(key.digest)
+    yield ours
+
+
+def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
+    try:
+        with part("load"):
+            entry = unpack(hit.data)
+            with as_described("a program"):
+                forward, backward = map(restorer_of(entry.blob, Places((), None)), entry.about["halves"])
+    except (ForegradError, OSError) as error:
+        log.info("the entry in %s cannot be used: %s", hit.source, error)
+        return None
+    return forward, backward
+
+
+def _keep_halves(store: Cache, key: Key, program: Program, stage: CompiledStage) -> None:
+    usual = stage.usual_backward()
+    try:
+        with part("keep"):
+            runners: list[Any] = [stage.run_forward, usual.run if usual is not None else None]
+            kept = keep_calls(runners, Places((), None), needs_code=True)
+            about = {**about_entry("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
+            store.put(key.digest, pack(about, kept.blobs))
+    except (CannotKeep, OSError) as error:
+        log.info("a program is not kept: %s", error)

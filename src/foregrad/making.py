@@ -1,0 +1,85 @@
+"""Making: from a captured program to its compiled halves, and the generated call that guards and runs them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foregrad.capture import Captured
+from foregrad.captures import Capture
+from foregrad.dynamic import Conditions
+from foregrad.functionalize.effects import Copy
+from foregrad.keep.programs import claimed_halves
+from foregrad.keep.warm import Origin
+from foregrad.program.program import Program
+from foregrad.regions.regions import region_notes
+from foregrad.runtime.call import CallWriter
+from foregrad.runtime.guards import Assumptions, GuardWriter
+from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.miss import MISS
+from foregrad.runtime.source import Source
+from foregrad.runtime.way import Way
+from foregrad.words.progress import Timings
+
+
+def make_capture(
+    captured: Captured,
+    way: Way,
+    program: Program,
+    args: Any,
+    kwargs: Any,
+    description: dict[str, str],
+    reason: str,
+    timings: Timings,
+    origin: Origin,
+) -> Capture:
+    """Compile a program, and write the call that guards and runs it."""
+    source, sizes = Source(), captured.stage.recording.sizes
+    source.namespace["MISS"] = MISS
+    with claimed_halves(way.cache, program, way, origin) as halves:
+        with source.block("def call(args, kwargs):"):
+            GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
+            compiled = CompiledStage(captured.stage, program, way, (halves.forward, halves.backward))
+            CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
+        halves.keep(compiled)
+    captured.release()
+    conditions = None if sizes is None else Conditions.of(sizes)
+    return Capture(
+        reason=reason,
+        call=source.load("call"),
+        description=description,
+        timings=timings,
+        origin=halves.origin,
+        num_nodes=len(program.graph.graph.nodes),
+        listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
+        record=lambda: compiled,
+        find_regions=lambda: compiled.regions,
+        program_key=halves.key,
+        conditions=conditions,
+    )
+
+
+def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
+    """What the guards of a call check."""
+    calling, inputs = program.calling, captured.stage.recording.inputs
+    return Assumptions(
+        args=args,
+        kwargs=kwargs,
+        names=tuple(captured.arguments)[: len(args)],
+        lifted=tuple(inputs.all),
+        outer=tuple(inputs.outer),
+        locations=captured.locations,
+        modules=captured.modules,
+        path=captured.stage.recording.modules.path,
+        variables=captured.variables,
+        generators=captured.generators,
+        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
+        offset_sensitive=calling.offset_sensitive,
+        grads=captured.stage.recording.grads.assumed(),
+        unhooked=frozenset(captured.stage.recording.grads.accumulated),
+        unread=frozenset(calling.replaced_grads.values()),
+        declared=captured.declared,
+        numbers=captured.numbers,
+        sizes=captured.stage.recording.sizes,
+    )
