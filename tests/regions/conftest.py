@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from foregrad.backends import choose
+from foregrad.backends.backend import FromList
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.stitch import stitch
 from foregrad.regions import find
@@ -37,7 +38,7 @@ def found(monkeypatch):
     def compile_regions(half, name):
         regions = find_regions(half)
         found.append(regions)
-        stitched = stitch(regions, [compile_graph(region.graph, "region") for region in regions.distinct], name)
+        stitched = stitch(regions, [FromList(compile_graph(r.graph, "region")) for r in regions.distinct], name)
         whole = compile_graph(half, name)
         compared = [place for place, result in enumerate(half.graph.output_node().args[0]) if not is_scratch(result)]
 
