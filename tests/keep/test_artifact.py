@@ -382,10 +382,12 @@ def test_without_weights(tmp_path: Path):
     fg.load(tmp_path / "step.fg", state=(model, optimizer))
 
 
-def test_a_damaged_file_is_refused(tmp_path: Path):
+@pytest.mark.parametrize("blob", ["objects.json", "state.safetensors"])
+def test_a_damaged_file_is_refused(tmp_path: Path, blob):
     saved_step(tmp_path / "step.fg")
+    whole = bytes(unpack(tmp_path / "step.fg").blob(blob))
     data = bytearray((tmp_path / "step.fg").read_bytes())
-    data[len(data) // 2] ^= 1
+    data[data.index(whole) + len(whole) // 2] ^= 1
     (tmp_path / "step.fg").write_bytes(data)
     with pytest.raises(fg.CorruptArtifact):
         fg.load(tmp_path / "step.fg")

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import foregrad as fg
+from foregrad.backends.backend import FromList
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.guarded import Guarded
 from foregrad.backends.stitch import stitch
@@ -39,9 +40,8 @@ def test_a_listing_can_be_compared(name):
 def by_regions(graph, name):
     """A backend that finds regions and runs them op by op."""
     regions = find_regions(graph)
-    return Guarded.of(
-        stitch(regions, [compile_graph(r.graph, "region") for r in regions.distinct], name), graph, name, regions
-    )
+    compiled = [FromList(compile_graph(region.graph, "region")) for region in regions.distinct]
+    return Guarded.of(stitch(regions, compiled, name), graph, name, regions)
 
 
 def test_the_listing_of_a_capture_shows_where_regions_begin():
