@@ -157,9 +157,9 @@ class Compiled:
     def _key_of(self, args: Any, kwargs: Any) -> Key:
         """The key of the program that a capture gives; nothing is compiled."""
         from foregrad.keys.program_key import program_key
-        from foregrad.words.copies import one_thread
+        from foregrad.words.threads import one_thread
 
-        with one_thread():
+        with one_thread():  # a copy of the process has no others
             captured = self._record(args, kwargs)
         return program_key(captured.program.apply(self.way.passes), self._way_of(captured))
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 import foregrad as fg
 from foregrad.backends.toolchain import compiler
+from foregrad.words.threads import one_thread
 
 Result = TypeVar("Result")
 
@@ -48,7 +48,7 @@ meet; then, I account it high time to get to sea as soon as I can.
 
 def run(console: Console, *, steps: int = 150, seed: int = 0) -> bool:
     """Train all, print what happened, and say whether captured is eager bitwise, and compiled to rounding."""
-    with one_thread():
+    with one_thread():  # small tensors gain little from more, and times on a busy machine stay true
         torch.manual_seed(seed)
         vocabulary = sorted(set(TEXT))
         text = torch.tensor([vocabulary.index(character) for character in TEXT])
@@ -69,17 +69,6 @@ def run(console: Console, *, steps: int = 150, seed: int = 0) -> bool:
         console.print("there is no C++ compiler, so nothing was compiled")
     console.print(table_of_times(trainers, steps))
     return comparisons["captured"].is_equal() and all(c.is_close() for c in comparisons.values())
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One thread inside: small tensors gain little from more, and times on a busy machine stay true."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def show_listing(console: Console, model: nn.Module, tokens: Tensor, targets: Tensor) -> None:

@@ -44,7 +44,6 @@ def test_calls_of_kernels_and_products_become_one_function():
     made = native(MODULE.format(more="del buf0"), ["cpp_fused_0"], INPUTS)
     assert made is not None
     assert made.plan == Plan(
-        num_inputs=2,
         made=(Made("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),),
         num_bytes=128,
         passed=(0, 1, 2, 3),

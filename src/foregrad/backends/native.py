@@ -58,9 +58,8 @@ class Result:
 
 @dataclass(frozen=True)
 class Plan:
-    """How a function is called: what it takes, what is made for it, and what it returns."""
+    """How a function is called: what is made for it, what it is passed, and what it returns."""
 
-    num_inputs: int
     made: tuple[Made, ...]
     num_bytes: int  # of the memory for the rest
     passed: tuple[int, ...]  # arguments, after these what is made, after these the memory for the rest
@@ -240,7 +239,6 @@ class _Reader:
         memory = [*(self.names[name].root for name in self.taken), *made]
         used = [place for place, root in enumerate(memory) if root.uses]
         plan = Plan(
-            num_inputs=len(self.taken),
             made=tuple(Made(root.made, root.num_bytes) for root in made),
             num_bytes=num_bytes,
             passed=(*used, *([len(memory)] if num_bytes else [])),

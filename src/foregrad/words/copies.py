@@ -14,8 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,17 +50,6 @@ def in_a_copy(work: Callable[[], Any], done: Callable[[Any], object]) -> threadi
     _running[child] = thread
     thread.start()
     return thread
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Without threads of torch's, which a copy does not have."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _work(work: Callable[[], Any], writer: int) -> None:
