@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -79,7 +79,6 @@ __all__ = [
     "UnsupportedOperatorException",
     "autocast_disabled",
     "autocast_state",
-    "bump_versions",
     "check_layout",
     "composite_of",
     "current_autograd_node",
@@ -208,11 +207,6 @@ def set_versions(tensors: tuple[torch.Tensor, ...], versions: tuple[int, ...]) -
     """The same for several, all of them made in or out of inference mode."""
     if not tensors[0].is_inference():
         _set_version_counters(tensors, versions)
-
-
-def bump_versions(tensors: Iterable[torch.Tensor]) -> None:
-    """Count a write to each tensor that counts them: inference tensors do not."""
-    torch._C._increment_version([tensor for tensor in tensors if not tensor.is_inference()])
 
 
 def has_hooks(tensor: torch.Tensor) -> bool:

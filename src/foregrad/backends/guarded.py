@@ -62,9 +62,9 @@ class Guarded:
         return getattr(self.run, "library", None)
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        if ops_are_transformed():
-            return self.op_by_op(*inputs)
         with exclude_keys(BELOW_AUTOGRAD):  # where versions are counted, too: what the code makes is as new
+            if ops_are_transformed():
+                return self.op_by_op(*inputs)
             return self.run(*(self._fitted(inputs) if self._is_given_by_hooks else inputs))
 
     def op_by_op(self, *inputs: Any) -> tuple[Any, ...]:

@@ -16,7 +16,8 @@ end.
 from __future__ import annotations
 
 import ast
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +25,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.arrange import arranged
-from foregrad.backends.products import PRODUCTS, Matrix, product_call
+from foregrad.backends.products import PRODUCTS, Matrix, fetch_call, product_call
 from foregrad.record.impure import is_random
 from foregrad.substrate import OpOverload
 
@@ -149,6 +150,10 @@ class _Tensor:
         return Result(at, self.shape, self.stride, self.offset, self.dtype.itemsize, self.is_whole)
 
 
+#: A function of C++, and its arguments.
+_Step = tuple[str, list[_Tensor | None]]
+
+
 class _Reader:
     """Reads the statements of a call."""
 
@@ -157,7 +162,8 @@ class _Reader:
         self.inputs = inputs
         self.names: dict[str, _Tensor] = {}
         self.roots: list[_Root] = []
-        self.steps: list[tuple[str, list[_Tensor | None]]] = []  # a function of C++, and its arguments
+        self.steps: list[_Step] = []
+        self.fetched: dict[int, _Step] = {}  # what is sent for before a step, since the next one needs it
         self.taken: list[str] = []
         self.results: list[_Tensor | None] = []
 
@@ -218,6 +224,8 @@ class _Reader:
         function = product_call(*(one.matrix() for one in (a, b, out, *added)))
         if function is None:
             raise _NotNative
+        if not b.root.made:  # from outside, so it may lie far away
+            self.fetched[len(self.steps) - 1] = (fetch_call(b.matrix()), [b])
         self._add(function, [a, b, bias[0] if bias else None, out])
 
     def _add(self, function: str, arguments: list[_Tensor | None]) -> None:
@@ -229,9 +237,10 @@ class _Reader:
     # -- writing --------------------------------------------------------------------------------------
 
     def written(self) -> Native | None:
-        for result in self.results:
-            if result is not None:
-                result.root.is_returned = True
+        returned = Counter(result.root for result in self.results if result is not None)
+        for root in returned:
+            root.is_returned = True
+        self.results = [_made_as(r) if r is not None and returned[r.root] == 1 else r for r in self.results]
         if not self.steps or sum(root.num_bytes for root in self.roots) > _MOST_BYTES:
             return None
         places, num_bytes = arranged([root for root in self.roots if not root.is_returned and root.uses])
@@ -247,10 +256,16 @@ class _Reader:
         names = [*(memory[place].name for place in used), "scratch"]
         lines = [
             *(f"char* {name} = data[{place}];\n" for place, name in enumerate(names[: len(plan.passed)])),
-            *(f"{function}({', '.join(map(_data(places), arguments))});\n" for function, arguments in self.steps),
+            *(f"{function}({', '.join(map(_data(places), arguments))});\n" for function, arguments in self._calls()),
         ]
         body = "".join(f"    {line}" for line in lines)
         return Native(f"{_DATA}{PRODUCTS}static void call(char* const* data) {{\n{body}}}\n", plan)
+
+    def _calls(self) -> Iterator[_Step]:
+        for number, step in enumerate(self.steps):
+            if number in self.fetched:
+                yield self.fetched[number]
+            yield step
 
 
 #: A pointer to data of any type.
@@ -270,6 +285,14 @@ def _data(places: dict[_Root, int]) -> Any:
         return f"Data{{{start} + {tensor.offset * tensor.dtype.itemsize}}}"
 
     return written
+
+
+def _made_as(result: _Tensor) -> _Tensor:
+    """The only tensor that is returned of some memory: where it is all of it, the memory is made as it."""
+    if result.is_whole or not result.root.made or _extent(result) * result.dtype.itemsize != result.root.num_bytes:
+        return result
+    result.root.made = f"empty_strided_cpu({result.shape}, {result.stride}, {result.dtype})"
+    return replace(result, is_whole=True)
 
 
 def _extent(tensor: _Tensor) -> int:

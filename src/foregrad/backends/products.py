@@ -41,9 +41,15 @@ def product_call(a: Matrix, b: Matrix, out: Matrix, bias: Matrix | None = None) 
     return f"product<{', '.join(map(str, numbers))}>"
 
 
+def fetch_call(b: Matrix) -> str:
+    """The C++ function that sends for the part of a second factor that its product needs first."""
+    return f"fetch_panel<{', '.join(map(str, (b.shape[0], *b.stride)))}>"
+
+
 #: `product(a, b, bias, c)`: c = a b, or a b + bias. Tiles of up to 6 rows and 2 vectors stay in
 #: registers; all are about as high, since a low one waits for its own sums.
 #: Columns that do not fill two vectors, and a second factor that is transposed, go through a panel on the stack.
+#: Weights lie far away after a step over many others: while a panel is multiplied, the next one is on its way.
 PRODUCTS = r"""
 #ifdef __AVX512F__
 constexpr long vector_width = 16;
@@ -142,23 +148,34 @@ static inline void multiply(
     }
 }
 
+template <long inner, long b_row, long b_column>
+static inline void fetch_panel(const float* b, long part = 0, long parts = 1) {
+    constexpr bool has_rows = b_column == 1;
+    constexpr long lines = has_rows ? inner : panel_width, length = has_rows ? panel_width : inner;
+    for (long i = lines * part / parts; i < lines * (part + 1) / parts; i++)
+        for (long j = 0; j < length; j += 16) __builtin_prefetch(b + i * (has_rows ? b_row : b_column) + j);
+}
+
 template <long rows, long columns, long inner, long a_row, long a_column, long b_row, long b_column, long c_row,
           long bias_row>
 static void product(const float* a, const float* b, const float* bias, float* c) {
     constexpr long tiles = (rows + tile_rows - 1) / tile_rows, least = rows / tiles, num_longer = rows % tiles;
+    constexpr long longer = num_longer ? least + 1 : least;
     alignas(64) float panel[inner * panel_width];
     for (long n = 0; n < columns; n += panel_width) {
         const long width = columns - n < panel_width ? columns - n : panel_width;
         const float* direct = b_column == 1 && width == panel_width ? b + n : nullptr;
         if (!direct) fill_panel<inner, b_row, b_column>(b + n * b_column, width, panel);
-        long m = 0;
-        if constexpr (num_longer > 0)
-            for (; m < num_longer * (least + 1); m += least + 1)
-                multiply<least + 1, inner, a_row, a_column, b_row, c_row, bias_row>(
-                    a + m * a_row, direct, panel, bias + m * bias_row + n, width, c + m * c_row + n);
-        for (; m < rows; m += least)
-            multiply<least, inner, a_row, a_column, b_row, c_row, bias_row>(
-                a + m * a_row, direct, panel, bias + m * bias_row + n, width, c + m * c_row + n);
+        for (long t = 0, m = 0; t < tiles; t++) {
+            if (n + width < columns) fetch_panel<inner, b_row, b_column>(b + (n + width) * b_column, t, tiles);
+            const float *from = a + m * a_row, *added = bias + m * bias_row + n;
+            float* to = c + m * c_row + n;
+            if (t < num_longer)
+                multiply<longer, inner, a_row, a_column, b_row, c_row, bias_row>(from, direct, panel, added, width, to);
+            else
+                multiply<least, inner, a_row, a_column, b_row, c_row, bias_row>(from, direct, panel, added, width, to);
+            m += t < num_longer ? longer : least;
+        }
     }
 }
 """

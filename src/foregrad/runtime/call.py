@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.guarded import Guarded
 from foregrad.functionalize.effects import Replay, siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
@@ -190,19 +191,23 @@ class CallWriter:
         arguments = ", ".join(self._name(lifted) for lifted in self.inputs)
         unpack = "".join(f"{t}, " for t in targets)
         call = f"{source.name('forward_half', self.compiled.run_forward)}({arguments})"
-        with self._below_autograd(source, half, without_grad=without_grad and not self.written):
+        without_grad = without_grad and not self.written
+        with self._below_autograd(source, half, self.compiled.run_forward, without_grad=without_grad):
             source.line(f"{unpack}= {call}" if unpack else call)
 
     @contextmanager
-    def _below_autograd(self, source: Source, half: fx.GraphModule, *, without_grad: bool) -> Iterator[None]:
+    def _below_autograd(
+        self, source: Source, half: fx.GraphModule, run: Callable[..., Any], *, without_grad: bool
+    ) -> Iterator[None]:
         """Let the ops of a half skip autograd, and autocast, which has had its say.
 
         Where gradients are off anyway, a few ops are faster than the guard, as long as none of them makes a view, and
-        none makes a tensor out of nothing, whose version torch would count from.
+        none makes a tensor out of nothing, whose version torch would count from. Compiled code sees to it itself.
         """
         calls = [n for n in half.graph.nodes if n.op == "call_function"]
         guards = []
-        if not without_grad or len(calls) > _FEW_OPS or any(is_view(n) or not n.all_input_nodes for n in calls):
+        is_plain = without_grad and len(calls) <= _FEW_OPS and all(n.all_input_nodes and not is_view(n) for n in calls)
+        if not is_plain and not isinstance(run, Guarded):
             guards.append(f"{source.name('exclude_keys', exclude_keys)}({source.name('below', BELOW_AUTOGRAD)})")
         if torch.is_autocast_enabled("cpu") and half is not self.halves.backward:
             guards.append(f"{source.name('autocast_disabled', autocast_disabled)}()")
@@ -354,7 +359,7 @@ class CallWriter:
         saved = [f"s{i}" for i in usual.saved]
         saved += [self._name(self._given(place)) for place in self.halves.numbers]
         saved += [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
-        with self._below_autograd(source, self.halves.backward, without_grad=True):
+        with self._below_autograd(source, self.halves.backward, usual.run, without_grad=True):
             run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
             call = f"{run}({', '.join([*saved, *tangents])})"

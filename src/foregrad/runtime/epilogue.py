@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd.graph import increment_version
 
 from foregrad.functionalize.effects import (
     Attach,
@@ -23,7 +24,7 @@ from foregrad.functionalize.effects import (
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
-from foregrad.substrate import bump_versions, set_version, set_versions, version_of
+from foregrad.substrate import set_version, set_versions, version_of
 from foregrad.words.attached import Attached
 from foregrad.words.size import VARYING, sizes_in
 
@@ -88,7 +89,7 @@ def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
         for shift in dict.fromkeys(shifts.values()):
             targets = "".join(f"o{number}, " for number, own in shifts.items() if own == shift)
             times = f" * {shift}" if shift > 1 else ""
-            source.line(f"{source.name('bump_versions', bump_versions)}(({targets}){times})")
+            source.line(f"{source.name('increment_version', increment_version)}(({targets}){times})")
 
 
 def emit_late_shifts(source: Source, effects: Effects) -> None:
@@ -144,7 +145,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
             item = "" if step.item is None else f"[{step.item}]"
             source.line(f"{target} = {source.name('op', step.func)}({args}){item}")
     elif isinstance(step, Bump):
-        bump = source.name("increment_version", torch.autograd.graph.increment_version)
+        bump = source.name("increment_version", increment_version)
         source.line(f"{bump}(({''.join(f'o{number}, ' for number in step.targets)}))")
     elif isinstance(step, Copy):
         value = f"r{places[step.alias]}"

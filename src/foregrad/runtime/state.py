@@ -116,13 +116,13 @@ class StateReader:
 
     def _reads(self, expressions: set[Expression]) -> None:
         """Tensors that held one number hold one number again."""
-        stack = self.source.name("stack", torch.stack)
+        number_of = self.source.name("number_of", torch.Tensor.item)
         for expression in sorted(expressions, key=lambda e: e.index):
             names = [self.bound[id(t)] for t in self.declared.reads[expression]]
             if len(names) == 1:
                 self.source.line(f"n{expression.index} = {names[0]}.item()")
                 continue
-            self.source.line(f"n{expression.index}, *rest = {stack}(({', '.join(names)})).tolist()")
+            self.source.line(f"n{expression.index}, *rest = map({number_of}, ({', '.join(names)}))")
             self.miss_if(f"rest.count(n{expression.index}) != {len(names) - 1}")
 
     def _number(self, expression: Expression) -> None:
