@@ -54,6 +54,28 @@ def test_calls_of_kernels_and_products_become_one_function():
     assert "Data{arg1_1 + 0}, nullptr, Data{buf1 + 0});\n" in made.cpp
 
 
+def test_memory_is_made_as_the_only_tensor_that_is_returned_of_it():
+    whole = MODULE.replace("(3, 2), (2, 1), 6", "(2, 6), (6, 1), 0")
+    made = native(whole.format(more="del buf0"), ["cpp_fused_0"], INPUTS)
+    assert made is not None
+    assert made.plan.made == (Made("empty_strided_cpu((2, 6), (6, 1), torch.float32)", 48),)
+    assert made.plan.results[0] == Result(2, (2, 6), (6, 1), 0, 4, True)
+
+    twice = native(whole.replace("None, arg0_1", "buf1").format(more="del buf0"), ["cpp_fused_0"], INPUTS)
+    assert twice is not None
+    assert twice.plan.made == (Made("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),)
+    assert [r.is_whole for r in twice.plan.results] == [False, True]
+
+
+def test_a_weight_is_sent_for_while_the_kernel_before_its_product_runs():
+    made = native(MODULE.format(more="del buf0"), ["cpp_fused_0"], INPUTS)
+    assert made is not None
+    fetch, kernel, product = made.cpp.splitlines()[-4:-1]
+    assert fetch == "    fetch_panel<8, 1, 8>(Data{arg1_1 + 0});"
+    assert "kernel_0::kernel" in kernel
+    assert "product<4, 3, 8," in product
+
+
 @pytest.mark.parametrize(
     "more",
     [
