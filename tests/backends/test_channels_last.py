@@ -1,5 +1,6 @@
 """Channels last: the layout of images inside a program, which nobody outside of it sees."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -72,3 +73,31 @@ def test_a_weight_is_not_kept_in_a_second_layout():
 def test_a_program_without_convolutions_is_left_alone():
     program = fg.capture(lambda x: x.sin(), torch.randn(2, 3, 4, 5))
     assert channels_last(program) is program
+
+
+def steps(kind, passes):
+    torch.manual_seed(0)
+    net, inputs = Net().double(), torch.randn(3, 2, 3, 8, 8, dtype=torch.float64)
+    optimizer = getattr(torch.optim, kind)(net.parameters(), lr=0.01)
+
+    def step(x):
+        optimizer.zero_grad()
+        loss = net(x)[1]
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    stepped = fg.step(net, optimizer, backend="eager", passes=passes)(step)
+    losses = [stepped(x) for x in inputs]
+    values = [*losses, *net.state_dict().values(), *(p.grad for p in net.parameters())]
+    return stepped.captures[-1].program, values
+
+
+@pytest.mark.parametrize("kind", ["SGD", "AdamW", "RMSprop"])
+def test_weights_and_the_state_of_an_optimizer_keep_their_layout_in_a_step(kind):
+    (_, expected), (program, values) = steps(kind, ()), steps(kind, (channels_last,))
+    torch.testing.assert_close(values, expected)
+    assert [value.stride() for value in values] == [value.stride() for value in expected]
+    given = [n for n in program.graph.graph.nodes if n.op == "placeholder" and n.meta["role"] == "state"]
+    clones = {n.args[0] for n in program.graph.graph.nodes if n.target is torch.ops.aten.clone.default}
+    assert not clones & set(given)

@@ -103,11 +103,11 @@ def test_settings_of_torch_that_stay():
         torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("other", [Inductor(rng="fast"), Inductor(regions="off"), AOTI()])
+@pytest.mark.parametrize("other", [Inductor(rng="fast"), Inductor(regions="off"), Inductor(winograd=False), AOTI()])
 def test_the_backend_and_its_options(other):
     found = only_difference(key(), key(Way(other)))
     assert found.name == "backend"
-    assert found.old == "inductor rng='eager' regions='auto'"
+    assert found.old == "inductor rng='eager' regions='auto' winograd=True"
 
 
 def test_the_machine_is_nothing_to_the_eager_backend():

@@ -23,7 +23,7 @@ from foregrad.words.progress import part
 
 def as_library(graph: fx.GraphModule, name: str, rng: str) -> Runner:
     """A graph as a shared library, or as Inductor makes it where it cannot be one."""
-    graph, fuser = with_memory(graph), Fuser(rng)
+    graph, fuser = with_memory(graph), Fuser(rng, winograd=False)
     if not can_compile(graph):
         return fuser(graph, name)
     try:

@@ -21,7 +21,7 @@ from torch import fx
 from foregrad.program.program import Program
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode
-from foregrad.words.spec import Spec
+from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
 
@@ -87,10 +87,11 @@ class _Layouts:
             return self.graph.node_copy(node, self.copies.__getitem__)
         if node.target in _CONVOLUTIONS and _is_image(node.args[0].meta["spec"]):  # type: ignore[union-attr]
             images = [node.args[i] for i in _CONVOLUTIONS[node.target]]
-        elif _takes_both(node) and any(self._has_moved(read) for read in node.all_input_nodes):
-            images = [read for read in node.all_input_nodes if _is_image(read.meta.get("spec"))]
         else:
-            return self.graph.node_copy(node, self._as_recorded)
+            images = [read for read in node.all_input_nodes if _is_image(read.meta.get("spec"))]
+            is_given = any(read.op == "placeholder" for read in images)  # as the state of an optimizer is
+            if is_given or not _takes_both(node) or not any(map(self._has_moved, images)):
+                return self.graph.node_copy(node, self._as_recorded)
         made = self.graph.node_copy(node, lambda read: self._moved(read, node) if read in images else self.copies[read])
         self._propagate(made)
         return made
@@ -134,6 +135,8 @@ class _Layouts:
 
         def fake(value: fx.Node) -> Any:
             spec = value.meta["spec"]
+            if isinstance(spec, NumberSpec):
+                return 1.0 if spec.dtype.is_floating_point else 1
             return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
 
         target: Any = node.target

@@ -50,7 +50,9 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
         name = "eager"
     if name == "eager":
         return compile_graph
-    return Inductor(rng=rng, regions=regions) if name == "inductor" else AOTI(rng=rng)
+    if name == "aoti":
+        return AOTI(rng=rng)
+    return Inductor(rng=rng, regions=regions, winograd=os.environ.get("FOREGRAD_WINOGRAD") != "off")
 
 
 def can_write(backend: Backend) -> bool:

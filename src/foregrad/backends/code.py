@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
@@ -25,15 +25,22 @@ _METHOD = re.compile(r"^    def call\(self, args\):\n((?:        .*\n|\s*\n)+)",
 _EXTERN = re.compile(r"\bextern_kernels\.(\w+)\b")
 
 
-def code_of(text: str, call: Callable[[list[Any]], Any]) -> Callable[[list[Any]], Any]:
-    """The function that a module of Inductor's defines, on its own; as it is, where it needs more of its module."""
+def code_of(
+    text: str, call: Callable[[list[Any]], Any], instead: Mapping[str, Any] | None = None
+) -> Callable[[list[Any]], Any]:
+    """The function that a module of Inductor's defines, on its own; as it is, where it needs more of its module. It
+    calls others `instead` of some functions, which are given as Inductor writes them."""
     found = _METHOD.search(text)
     if found is None or re.search(r"\bself\b", found[1]):
         return call
     scope: dict[str, Any] = dict(call.__globals__)
     kernels = scope.get("extern_kernels")
     scope |= {f"extern_{name}": getattr(kernels, name) for name in _EXTERN.findall(found[1])}
-    body = _EXTERN.sub(r"extern_\1", textwrap.dedent(found[1]))
+    body = textwrap.dedent(found[1])
+    for place, (name, other) in enumerate((instead or {}).items()):
+        body = body.replace(f"{name}(", f"instead_{place}(")
+        scope[f"instead_{place}"] = other
+    body = _EXTERN.sub(r"extern_\1", body)
     return _loaded(f"def call(args):\n{textwrap.indent(body, '    ')}", scope)
 
 

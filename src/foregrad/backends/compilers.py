@@ -13,10 +13,12 @@ from foregrad.backends.backend import Backend, Runner
 
 @dataclass(frozen=True)
 class Inductor:
-    """Compiles graphs with Inductor. `rng="eager"` draws the numbers that eager draws, `"fast"` Inductor's own."""
+    """Compiles graphs with Inductor. `rng="eager"` draws the numbers that eager draws, `"fast"` Inductor's own.
+    `winograd` computes convolutions with fewer multiplications, where that is quicker."""
 
     rng: str = "eager"
     regions: str = "auto"
+    winograd: bool = True
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
         return self.start(graph, name)()
@@ -25,7 +27,7 @@ class Inductor:
         """Write the code of a graph. The C++ compiler builds it while other graphs are begun."""
         from foregrad.backends.inductor import Fuser
 
-        return Fuser(self.rng, self.regions).start(graph, name)
+        return Fuser(self.rng, self.regions, self.winograd).start(graph, name)
 
 
 @dataclass(frozen=True)

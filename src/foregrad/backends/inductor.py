@@ -30,6 +30,7 @@ from foregrad.backends.native import may_be_native
 from foregrad.backends.numbers import with_numbers, with_tensors
 from foregrad.backends.stitch import Compiled, stitch
 from foregrad.backends.toolchain import prepare
+from foregrad.backends.winograd import build_convolutions, called_instead, has_convolutions
 from foregrad.backends.write_series import function_in
 from foregrad.functionalize.replay import keeps_states
 from foregrad.record.impure import is_random
@@ -50,10 +51,11 @@ one_at_a_time = threading.RLock()
 
 @dataclass(frozen=True)
 class Fuser:
-    """Compiles graphs with Inductor; `rng` and `regions` are those of `compilers.Inductor`."""
+    """Compiles graphs with Inductor; the options are those of `compilers.Inductor`."""
 
     rng: str = "eager"
     regions: str = "auto"
+    winograd: bool = True
 
     def __call__(self, graph: fx.GraphModule, name: str) -> Runner:
         return self.start(graph, name)()
@@ -135,11 +137,14 @@ class Fuser:
                 lowered.graph, lowered.inputs, _tensor_places(lowered), is_backward=is_backward
             )
 
+        convolutions = build_convolutions() if self.winograd and has_convolutions(lowered.graph) else None
+
         def finish() -> Compiled:
             for wait in waits:
                 wait()
             call = made.current_callable
-            return function_in(call.__globals__) or code_of(made.source_code, call)
+            instead = {} if convolutions is None else called_instead(convolutions())
+            return function_in(call.__globals__) or code_of(made.source_code, call, instead)
 
         return finish
 

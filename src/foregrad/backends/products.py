@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
+from foregrad.backends.vectors import VECTORS
+
 #: Multiplications up to which one core is done before a library, with its threads, would be.
 _MOST_MULTIPLICATIONS = 1 << 22
 #: Rows of the first factor up to which that holds only if the second is small: each of its elements is used as often.
@@ -50,16 +52,10 @@ def fetch_call(b: Matrix) -> str:
 #: registers; all are about as high, since a low one waits for its own sums.
 #: Columns that do not fill two vectors, and a second factor that is transposed, go through a panel on the stack.
 #: Weights lie far away after a step over many others: while a panel is multiplied, the next one is on its way.
-PRODUCTS = r"""
-#ifdef __AVX512F__
-constexpr long vector_width = 16;
-#else
-constexpr long vector_width = 8;
-#endif
-constexpr long panel_width = 2 * vector_width, tile_rows = 6;
-
-typedef float floats __attribute__((vector_size(4 * vector_width), aligned(4), may_alias));
-typedef float eight __attribute__((vector_size(32), aligned(4), may_alias));
+PRODUCTS = (
+    VECTORS
+    + r"""
+constexpr long tile_rows = 6;
 
 template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long bias_row>
 static inline __attribute__((always_inline)) void tile(const float* a, const float* b, const float* bias, float* c) {
@@ -84,42 +80,9 @@ static inline __attribute__((always_inline)) void tile(const float* a, const flo
         for (int j = 0; j < 2; j++) *(floats*)(c + i * c_row + j * vector_width) = sums[i][j];
 }
 
-#if __has_builtin(__builtin_shufflevector)
-constexpr bool can_transpose = true;
-
-template <int first, int second> static inline eight pairs(eight x, eight y) {
-    if constexpr (first == 1)
-        return second ? __builtin_shufflevector(x, y, 1, 9, 3, 11, 5, 13, 7, 15)
-                      : __builtin_shufflevector(x, y, 0, 8, 2, 10, 4, 12, 6, 14);
-    else if constexpr (first == 2)
-        return second ? __builtin_shufflevector(x, y, 2, 3, 10, 11, 6, 7, 14, 15)
-                      : __builtin_shufflevector(x, y, 0, 1, 8, 9, 4, 5, 12, 13);
-    else
-        return second ? __builtin_shufflevector(x, y, 4, 5, 6, 7, 12, 13, 14, 15)
-                      : __builtin_shufflevector(x, y, 0, 1, 2, 3, 8, 9, 10, 11);
-}
-
-static inline void transpose(const float* from, long from_row, float* to, long to_row) {
-    eight x[8], y[8];
-    #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) x[i] = *(const eight*)(from + i * from_row);
-    #pragma GCC unroll 4
-    for (int i = 0; i < 8; i += 2) y[i] = pairs<1, 0>(x[i], x[i + 1]), y[i + 1] = pairs<1, 1>(x[i], x[i + 1]);
-    #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++) x[i] = i & 2 ? pairs<2, 1>(y[i - 2], y[i]) : pairs<2, 0>(y[i], y[i + 2]);
-    #pragma GCC unroll 8
-    for (int i = 0; i < 8; i++)
-        *(eight*)(to + i * to_row) = i & 4 ? pairs<4, 1>(x[i - 4], x[i]) : pairs<4, 0>(x[i], x[i + 4]);
-}
-
-#else
-constexpr bool can_transpose = false;
-static inline void transpose(const float*, long, float*, long) {}
-#endif
-
 template <long inner, long b_row, long b_column>
 static void fill_panel(const float* b, long width, float* panel) {
-    if (can_transpose && b_row == 1 && width == panel_width && inner % 8 == 0) {
+    if (b_row == 1 && width == panel_width && inner % 8 == 0) {
         for (long j = 0; j < panel_width; j += 8)
             for (long k = 0; k < inner; k += 8)
                 transpose(b + k + j * b_column, b_column, panel + k * panel_width + j, panel_width);
@@ -179,3 +142,4 @@ static void product(const float* a, const float* b, const float* bias, float* c)
     }
 }
 """
+)

@@ -18,6 +18,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         "runtime.backward",
         ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "at"),
     ),
+    "Convolutions": ("backends.convolutions", ("run",)),
     "Fitting": ("backends.guarded", ("run", "specs")),
     "FromList": ("backends.backend", ("run",)),
     "Guarded": ("backends.guarded", ("run", "graph", "name", "layouts", "cuts")),
