@@ -85,6 +85,7 @@ class _Layouts:
             return made
         if node.op != "call_function" or not node.all_input_nodes:
             return self.graph.node_copy(node, self.copies.__getitem__)
+        images: list[Any]
         if node.target in _CONVOLUTIONS and _is_image(node.args[0].meta["spec"]):  # type: ignore[union-attr]
             images = [node.args[i] for i in _CONVOLUTIONS[node.target]]
         else:
