@@ -166,7 +166,7 @@ static void convolve(const Images& images, const float* weight, bool turned, con
     }
 }
 
-// The gradient of some channels of the weight. Sums over more squares than a block has are kept for each pair of panels;
+// The gradient of some channels of the weight. If squares need several blocks, sums are kept for each pair of panels;
 // blocks are added one after another, so that the sums are the same however squares and channels are cut.
 struct Sums {
     Range outs, ins;
