@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 #: Inductor has products and sums rounded each by itself; here a product may be fused into a sum, which makes matrix
-#: products twice as fast. `transpose` turns eight rows of eight floats into columns.
+#: products up to twice as fast. `transpose` turns eight rows of eight floats into columns.
 VECTORS = r"""
 #ifdef __clang__
 #pragma clang fp contract(fast)

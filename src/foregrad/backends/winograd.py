@@ -22,6 +22,7 @@ from torch import fx
 
 from foregrad.backends.convolutions import Convolutions, is_quicker
 from foregrad.backends.kernels import in_one_file
+from foregrad.backends.transforms import TRANSFORMS
 from foregrad.backends.vectors import VECTORS
 from foregrad.substrate_inductor import build_module
 
@@ -29,7 +30,8 @@ aten = torch.ops.aten
 
 
 def has_convolutions(graph: fx.GraphModule) -> bool:
-    """Whether there are convolutions in a lowered graph that are worth it."""
+    """Whether there are convolutions in a lowered graph that are worth it, on a processor of the kind that was
+    measured."""
 
     def is_one(node: fx.Node) -> bool:
         args: Any = node.args
@@ -38,7 +40,7 @@ def has_convolutions(graph: fx.GraphModule) -> bool:
         is_backward = node.target is aten.convolution_backward.default
         return is_backward and is_quicker(args[1].meta["val"], args[2].meta["val"], *args[4:-1])
 
-    return any(map(is_one, graph.graph.nodes))
+    return torch.backends.cpu.get_cpu_capability() in ("AVX2", "AVX512") and any(map(is_one, graph.graph.nodes))
 
 
 def build_convolutions() -> Callable[[], Convolutions]:
@@ -54,170 +56,6 @@ def called_instead(convolutions: Convolutions) -> dict[str, Any]:
         "torch.ops.aten.convolution_backward.default": convolutions.backward,
     }
 
-
-#: Pixels and kernels in other numbers, and back.
-_TRANSFORMS = r"""
-#define inlined static inline __attribute__((always_inline))
-
-struct Images {  // channels last
-    float* data;
-    long count, height, width, channels;
-
-    long down() const { return (height + 1) / 2; }
-    long across() const { return (width + 1) / 2; }
-    long squares() const { return count * down() * across(); }
-
-    // the pixels of a square with so many others around it; what is outside of the image is `outside`
-    template <int size> void pixels(long square, float* outside, float** found) const {
-        constexpr long around = (size - 2) / 2;
-        const long row = square / across(), image = row / down();
-        const long y = row % down() * 2 - around, x = square % across() * 2 - around;
-        for (long i = y; i < y + size; i++)
-            for (long j = x; j < x + size; j++) {
-                const bool is_inside = 0 <= i && i < height && 0 <= j && j < width;
-                *found++ = is_inside ? data + ((image * height + i) * width + j) * channels : outside;
-            }
-    }
-};
-
-struct Layout {  // of the numbers of squares: how far it is to the next of the 16, and to the next panel of channels
-    long number, panel;
-    float* at(float* start, long channel) const {
-        return start + channel / panel_width * panel + channel % panel_width;
-    }
-};
-
-template <int step> inlined void spread_pixels(floats* d) {
-    const floats a = d[0], b = d[step], c = d[2 * step], e = d[3 * step];
-    d[0] = a - c, d[step] = b + c, d[2 * step] = c - b, d[3 * step] = b - e;
-}
-
-// B' image B
-static void spread_image(const Images& images, long square, float* zeros, float* to, Layout layout) {
-    float* pixels[16];
-    images.pixels<4>(square, zeros, pixels);
-    for (long channel = 0; channel < images.channels; channel += vector_width) {
-        floats d[16];
-        #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) d[i] = *(floats*)(pixels[i] + channel);
-        #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) spread_pixels<4>(d + i);
-        #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) spread_pixels<1>(d + 4 * i);
-        float* start = layout.at(to, channel);
-        #pragma GCC unroll 16
-        for (int i = 0; i < 16; i++) *(floats*)(start + i * layout.number) = d[i];
-    }
-}
-
-// A gradient A'
-static void spread_gradient(const Images& images, long square, float* zeros, float* to, Layout layout) {
-    float* pixels[4];
-    images.pixels<2>(square, zeros, pixels);
-    for (long channel = 0; channel < images.channels; channel += vector_width) {
-        floats d[4];
-        #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) d[i] = *(floats*)(pixels[i] + channel);
-        const floats rows[4][2] = {
-            {d[0], d[1]}, {d[0] + d[2], d[1] + d[3]}, {d[0] - d[2], d[1] - d[3]}, {-d[2], -d[3]}};
-        float* start = layout.at(to, channel);
-        #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            const floats a = rows[i][0], b = rows[i][1], all[4] = {a, a + b, a - b, -b};
-            #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) *(floats*)(start + (4 * i + j) * layout.number) = all[j];
-        }
-    }
-}
-
-// A' numbers A
-static void gather_square(const float* from, long number, const float* bias, float* const* pixels, long channel) {
-    for (long c = channel; c < channel + panel_width; c += vector_width, from += vector_width) {
-        floats h[2][4];
-        const floats added = *(const floats*)(bias + c);
-        #pragma GCC unroll 4
-        for (int i = 0; i < 4; i++) {
-            floats d[4];
-            #pragma GCC unroll 4
-            for (int j = 0; j < 4; j++) d[j] = *(const floats*)(from + (4 * j + i) * number);
-            h[0][i] = d[0] + d[1] + d[2], h[1][i] = d[1] - d[2] - d[3];
-        }
-        #pragma GCC unroll 2
-        for (int i = 0; i < 2; i++) {
-            *(floats*)(pixels[2 * i] + c) = h[i][0] + h[i][1] + h[i][2] + added;
-            *(floats*)(pixels[2 * i + 1] + c) = h[i][1] - h[i][2] - h[i][3] + added;
-        }
-    }
-}
-
-template <typename T> inlined void spread_three(T a, T b, T c, T* to, int step) {
-    const T even = 0.5f * (a + c), odd = 0.5f * b;
-    to[0] = a, to[step] = even + odd, to[2 * step] = even - odd, to[3 * step] = c;
-}
-
-// G kernel G'
-template <typename T> inlined void spread_kernel(const float* kernel, long step, T* to) {
-    T rows[12];
-    #pragma GCC unroll 3
-    for (int i = 0; i < 3; i++) {
-        const float* column = kernel + i * step;
-        spread_three(*(const T*)column, *(const T*)(column + 3 * step), *(const T*)(column + 6 * step), rows + i, 3);
-    }
-    #pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) spread_three(rows[3 * i], rows[3 * i + 1], rows[3 * i + 2], to + 4 * i, 1);
-}
-
-// the numbers of a panel of a weight [outs][3][3][ins], as matrices [ins][panel of outs]
-static void spread_weight(const float* weight, long ins, long panel, float* to) {
-    for (long in = 0; in < ins; in += 8)
-        for (long out = 0; out < panel_width; out += 8) {
-            alignas(64) float all[16][64];
-            for (long o = 0; o < 8; o++) {
-                eight one[16];
-                spread_kernel(weight + (panel * panel_width + out + o) * 9 * ins + in, ins, one);
-                #pragma GCC unroll 16
-                for (int i = 0; i < 16; i++) *(eight*)(all[i] + o * 8) = one[i];
-            }
-            for (long i = 0; i < 16; i++) transpose(all[i], 8, to + (i * ins + in) * panel_width + out, panel_width);
-        }
-}
-
-// the same for the gradient of an image, as matrices [outs][panel of ins]: the kernels are turned by half
-static void spread_turned(const float* weight, long ins, long outs, long panel, float* to) {
-    for (long out = 0; out < outs; out++)
-        for (long in = 0; in < panel_width; in += vector_width) {
-            floats all[16];
-            spread_kernel(weight + (out * 9 + 8) * ins + panel * panel_width + in, -ins, all);
-            #pragma GCC unroll 16
-            for (int i = 0; i < 16; i++) *(floats*)(to + (i * outs + out) * panel_width + in) = all[i];
-        }
-}
-
-// G' numbers G: the gradient of a panel of outs and one of ins
-static void gather_weight(const float* from, long ins, float* weight) {
-    for (long out = 0; out < panel_width; out++)
-        for (long in = 0; in < panel_width; in += vector_width) {
-            floats h[3][4];
-            #pragma GCC unroll 4
-            for (int i = 0; i < 4; i++) {
-                floats d[4];
-                #pragma GCC unroll 4
-                for (int j = 0; j < 4; j++)
-                    d[j] = *(const floats*)(from + ((4 * j + i) * panel_width + out) * panel_width + in);
-                const floats even = 0.5f * (d[1] + d[2]);
-                h[0][i] = d[0] + even, h[1][i] = 0.5f * (d[1] - d[2]), h[2][i] = even + d[3];
-            }
-            #pragma GCC unroll 3
-            for (int i = 0; i < 3; i++) {
-                float* row = weight + (out * 9 + 3 * i) * ins + in;
-                const floats even = 0.5f * (h[i][1] + h[i][2]);
-                *(floats*)row = h[i][0] + even;
-                *(floats*)(row + ins) = 0.5f * (h[i][1] - h[i][2]);
-                *(floats*)(row + 2 * ins) = even + h[i][3];
-            }
-        }
-}
-"""
 
 #: The products of these numbers, and what goes around them.
 _CONVOLUTIONS = r"""
@@ -280,84 +118,113 @@ static long split(long all, long most) {  // into parts of about the same size
     return (all + parts - 1) / parts;
 }
 
+static Range share(long all, long place, long parts) { return {all * place / parts, all * (place + 1) / parts}; }
+
 constexpr long line = 16;  // floats between the 16 numbers: else they would all want one place of a cache
 constexpr long most_squares = 96;  // whose results stay in the second cache
-constexpr long megabyte = 1 << 18;  // of floats
+constexpr long most_floats = 1 << 19;  // that a block is spread to: such a block is read again and again
 
-// The convolution, or the gradient of its images if the weight is turned.
+// The convolution, or the gradient of its images if the weight is turned. A unit of work is a block of squares, and if
+// there are too few of them a group of panels.
 static void convolve(const Images& images, const float* weight, bool turned, const float* bias, const Images& results,
                      long threads) {
-    const long ins = images.channels, outs = results.channels, squares = images.squares();
-    const long block = split(squares, std::max(most_squares, 8 * megabyte / (16 * ins)));
-    const long strip = (split(block, most_squares) + 5) / 6 * 6;
-    const Layout layout{block * ins + line, panel_width};
-    const long weight_size = 16 * ins * panel_width, number = strip * panel_width + line;
-    const long each = weight_size + 16 * number;
-    Memory memory(16 * layout.number + ins + outs + threads * each);
-    float *spread = memory.take(16 * layout.number), *own = memory.take(threads * each);
-    float *zeros = memory.zeros(ins), *nowhere = memory.take(outs);
-    for (long start = 0; start < squares; start += block) {
-        const long end = std::min(start + block, squares), strips = (end - start + strip - 1) / strip;
-        const long units = outs / panel_width * strips;
-        #pragma omp parallel for num_threads(threads)
-        for (long square = start; square < end; square++)
-            spread_image(images, square, zeros, spread + (square - start) * ins, layout);
-        #pragma omp parallel for num_threads(threads)
-        for (long thread = 0; thread < threads; thread++) {
-            float *numbers = own + thread * each, *products = numbers + weight_size, *pixels[4];
-            long spread_panel = -1;
-            for (long unit = units * thread / threads; unit < units * (thread + 1) / threads; unit++) {
-                const long panel = unit / strips, first = start + unit % strips * strip;
-                const long last = std::min(first + strip, end);
-                if (panel != spread_panel) {
-                    if (turned) spread_turned(weight, outs, ins, panel, numbers);
-                    else spread_weight(weight, ins, panel, numbers);
-                    spread_panel = panel;
-                }
-                for (long i = 0; i < 16; i++)
-                    multiply_rows(spread + i * layout.number + (first - start) * ins, last - first,
-                                  numbers + i * ins * panel_width, ins, products + i * number);
-                for (long square = first; square < last; square++) {
-                    results.pixels<2>(square, nowhere, pixels);
-                    gather_square(products + (square - first) * panel_width, number, bias, pixels, panel * panel_width);
+    const long ins = images.channels, outs = results.channels, squares = images.squares(), panels = outs / panel_width;
+    const long block = split(squares, std::max(most_squares, most_floats / (16 * ins)));
+    const long strip = (split(block, most_squares) + 5) / 6 * 6, number = strip * panel_width + line;
+    const long blocks = (squares + block - 1) / block, groups = std::min(panels, (threads + blocks - 1) / blocks);
+    const Layout layout{{0, ins}, block * ins + line, panel_width};
+    const long spread_size = 16 * layout.number, weight_size = 16 * ins * panel_width;
+    const long each = spread_size + weight_size + 16 * number + outs;
+    Memory memory(threads * each + ins);
+    float *own = memory.take(threads * each), *zeros = memory.zeros(ins);
+    #pragma omp parallel for num_threads(threads)
+    for (long thread = 0; thread < threads; thread++) {
+        float *spread = own + thread * each, *numbers = spread + spread_size, *products = numbers + weight_size;
+        float *nowhere = products + 16 * number, *pixels[4];
+        const Range units = share(blocks * groups, thread, threads);
+        for (long unit = units.first; unit < units.last; unit++) {
+            const long start = unit / groups * block, end = std::min(start + block, squares);
+            const Range group = share(panels, unit % groups, groups);
+            for (long square = start; square < end; square++)
+                spread_image(images, square, zeros, spread + (square - start) * ins, layout);
+            for (long panel = group.first; panel < group.last; panel++) {
+                if (turned) spread_turned(weight, outs, ins, panel, numbers);
+                else spread_weight(weight, ins, panel, numbers);
+                for (long first = start; first < end; first += strip) {
+                    const long last = std::min(first + strip, end);
+                    for (long i = 0; i < 16; i++)
+                        multiply_rows(spread + i * layout.number + (first - start) * ins, last - first,
+                                      numbers + i * ins * panel_width, ins, products + i * number);
+                    for (long square = first; square < last; square++) {
+                        results.pixels<2>(square, nowhere, pixels);
+                        const float* from = products + (square - first) * panel_width;
+                        gather_square(from, number, bias, pixels, panel * panel_width);
+                    }
                 }
             }
         }
     }
 }
 
-// The gradient of the weight. Sums over more squares than a block has are kept for all pairs of panels.
-static void sum_up(const Images& gradients, const Images& images, float* weight, long threads) {
-    const long ins = images.channels, outs = gradients.channels, squares = images.squares();
-    const long each = 16 * panel_width * panel_width, pairs = ins / panel_width * (outs / panel_width);
-    const bool is_whole = 16 * squares * (ins + outs) <= pairs * each + 2 * megabyte;
-    const long block = is_whole ? squares : split(squares, std::max(64L, 2 * megabyte / (16 * (ins + outs))));
-    const Layout of_images{block * ins + line, block * panel_width};
-    const Layout of_gradients{block * outs + line, block * panel_width};
-    const long num_sums = is_whole ? threads : pairs;
-    Memory memory(16 * (of_images.number + of_gradients.number) + num_sums * each + std::max(ins, outs));
-    float *b = memory.take(16 * of_images.number), *a = memory.take(16 * of_gradients.number);
-    float *sums = memory.take(num_sums * each), *zeros = memory.zeros(std::max(ins, outs));
-    for (long start = 0; start < squares; start += block) {
-        const long end = std::min(start + block, squares);
-        #pragma omp parallel for num_threads(threads)
-        for (long square = start; square < end; square++) {
-            spread_image(images, square, zeros, b + (square - start) * panel_width, of_images);
-            spread_gradient(gradients, square, zeros, a + (square - start) * panel_width, of_gradients);
-        }
-        #pragma omp parallel for num_threads(threads)
-        for (long thread = 0; thread < threads; thread++)
-            for (long pair = pairs * thread / threads; pair < pairs * (thread + 1) / threads; pair++) {
-                const long in = pair / (outs / panel_width), out = pair % (outs / panel_width);
-                float* sum = sums + (is_whole ? thread : pair) * each;
+// The gradient of some channels of the weight. If squares need several blocks, sums are kept for each pair of panels;
+// blocks are added one after another, so that the sums are the same however squares and channels are cut.
+struct Sums {
+    Range outs, ins;
+    long squares;
+
+    static constexpr long each = 16 * panel_width * panel_width;
+    long pairs() const { return ins.size() / panel_width * (outs.size() / panel_width); }
+    long width() const { return 16 * (ins.size() + outs.size()); }
+    bool is_whole() const { return squares * width() <= pairs() * each + most_floats; }
+    long block() const { return is_whole() ? squares : split(squares, std::max(64L, most_floats / width())); }
+    Layout layout(Range channels) const { return {channels, block() * channels.size() + line, block() * panel_width}; }
+    long size() const { return width() * block() + 32 * line + (is_whole() ? 1 : pairs()) * each; }
+
+    void add_up(const Images& gradients, const Images& images, float* zeros, float* memory, float* weight) const {
+        const Layout of_a = layout(outs), of_b = layout(ins);
+        float *a = memory, *b = a + 16 * of_a.number, *sums = b + 16 * of_b.number;
+        for (long start = 0; start < squares; start += block()) {
+            const long end = std::min(start + block(), squares);
+            for (long square = start; square < end; square++) {
+                spread_gradient(gradients, square, zeros, a + (square - start) * panel_width, of_a);
+                spread_image(images, square, zeros, b + (square - start) * panel_width, of_b);
+            }
+            for (long pair = 0; pair < pairs(); pair++) {
+                const long out = pair % (outs.size() / panel_width), in = pair / (outs.size() / panel_width);
+                float* sum = sums + (is_whole() ? 0 : pair) * each;
                 for (long i = 0; i < 16; i++) {
-                    const float* first = a + i * of_gradients.number + out * of_gradients.panel;
-                    const float* second = b + i * of_images.number + in * of_images.panel;
+                    const float* first = a + i * of_a.number + out * of_a.panel;
+                    const float* second = b + i * of_b.number + in * of_b.panel;
                     auto multiply = start ? multiply_panels<true> : multiply_panels<false>;
                     multiply(first, second, end - start, sum + i * panel_width * panel_width);
                 }
-                if (end == squares) gather_weight(sum, ins, weight + (out * 9 * ins + in) * panel_width);
+                const long row = outs.first + out * panel_width, column = ins.first + in * panel_width;
+                if (end == squares) gather_weight(sum, images.channels, weight + row * 9 * images.channels + column);
             }
+        }
+    }
+};
+
+static void add_up(const Images& gradients, const Images& images, float* weight, long threads) {
+    const long out_panels = gradients.channels / panel_width, in_panels = images.channels / panel_width;
+    long down = 1, across = 1;  // groups of panels, at least as many as there are threads
+    while (down * across < threads && (down < out_panels || across < in_panels))
+        (down <= across && down < out_panels) || across == in_panels ? down++ : across++;
+    auto sums = [&](long unit) {
+        const Range out = share(out_panels, unit / across, down), in = share(in_panels, unit % across, across);
+        return Sums{{out.first * panel_width, out.last * panel_width}, {in.first * panel_width, in.last * panel_width},
+                    images.squares()};
+    };
+    long most = 0;
+    for (long unit = 0; unit < down * across; unit++) most = std::max(most, sums(unit).size());
+    const long channels = std::max(gradients.channels, images.channels);
+    Memory memory(threads * most + channels);
+    float *own = memory.take(threads * most), *zeros = memory.zeros(channels);
+    #pragma omp parallel for num_threads(threads)
+    for (long thread = 0; thread < threads; thread++) {
+        const Range units = share(down * across, thread, threads);
+        for (long unit = units.first; unit < units.last; unit++)
+            sums(unit).add_up(gradients, images, zeros, own + thread * most, weight);
     }
 }
 
@@ -369,7 +236,7 @@ void kernel(float* images, float* results, float* weight, const float* bias, lon
     const Images in{images, count, height, width, ins}, out{results, count, height, width, outs};
     if (what == forward) convolve(in, weight, false, bias, out, threads);
     else if (what == gradient_of_images) convolve(out, weight, true, bias, in, threads);
-    else sum_up(out, in, weight, threads);
+    else add_up(out, in, weight, threads);
 }
 """
 
@@ -383,4 +250,4 @@ _INCLUDES = """
 
 #: `kernel(images, results, weight, bias, what, sizes, threads)`: of images, results and weight, that is written which
 #: `what` says; the others are given.
-WINOGRAD = _INCLUDES + VECTORS + _TRANSFORMS + _CONVOLUTIONS
+WINOGRAD = _INCLUDES + VECTORS + TRANSFORMS + _CONVOLUTIONS
