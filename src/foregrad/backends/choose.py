@@ -25,11 +25,12 @@ def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
 
 
 def suit_kernels(program: Program) -> Program:
-    """Images laid out as the kernels of convolutions want them, and one long product for the sum of many."""
+    """Images laid out as the kernels of convolutions want them, one long product for the sum of many, and no gaps."""
     from foregrad.backends.channels_last import channels_last
+    from foregrad.backends.gaps import without_gaps
     from foregrad.backends.sums import one_product
 
-    return one_product(channels_last(program))
+    return without_gaps(one_product(channels_last(program)))
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:
