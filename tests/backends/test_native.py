@@ -102,9 +102,17 @@ def test_products_that_a_library_does_as_well_are_left_to_it():
     assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (3, 1))) == "product<4, 3, 8, 8, 1, 3, 1, 3, -1>"
     assert of(((512, 512), (512, 1)), ((512, 512), (512, 1)), ((512, 512), (512, 1))) is None
     assert of(((1, 512), (512, 1)), ((512, 512), (512, 1)), ((1, 512), (512, 1))) is None  # each element is used once
+    assert of(((1, 512), (512, 1)), ((512, 512), (1, 512)), ((1, 512), (512, 1))) is not None
     assert of(((4, 8), (8, 1)), ((8, 3), (6, 2)), ((4, 3), (3, 1))) is None  # no row and no column is dense
     assert of(((4, 8), (8, 1)), ((8, 3), (3, 1)), ((4, 3), (1, 4))) is None
     assert of(((4, 0), (1, 1)), ((0, 3), (3, 1)), ((4, 3), (3, 1))) is None
+
+
+@pytest.mark.parametrize(("threads", "rows", "is_ours"), [(1, 16, True), (1, 128, False), (2, 16, False)])
+def test_larger_products_of_few_rows_are_ours_where_a_library_has_no_threads(threads, rows, is_ours, monkeypatch):
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    a, b, out = Matrix((rows, 512), (512, 1)), Matrix((512, 2048), (1, 512)), Matrix((rows, 2048), (2048, 1))
+    assert (product_call(a, b, out) is not None) == is_ours
 
 
 @pytest.mark.parametrize("arrange", [arranged, arranged_in_order])
@@ -133,7 +141,16 @@ class _Root(SimpleNamespace):
 @needs_compiler
 def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
     chance = random.Random(0)
-    sizes = [(32, 128, 16), (1, 1, 1), (7, 33, 9), (13, 16, 8)]
+    sizes = [
+        (32, 128, 16),
+        (1, 1, 1),
+        (7, 33, 9),
+        (13, 16, 8),
+        (17, 512, 300),
+        (5, 43, 264),
+        (20, 10, 64),
+        (1, 16, 520),
+    ]
     sizes += [tuple(chance.randint(1, 40) for _ in range(3)) for _ in range(4)]
     cases = []
     for rows, columns, inner in sizes:
@@ -151,8 +168,8 @@ def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
     subprocess.run([toolchain.compiler(), *flags, str(source), "-o", str(made)], check=True)
     library = ctypes.CDLL(str(made))
     for place, (a, b, out, added) in enumerate(cases):
-        left, right = (torch.randn(5000).as_strided(m.shape, m.stride) for m in (a, b))
-        bias = None if added is None else torch.randn(5000).as_strided(added.shape, added.stride)
+        left, right = (torch.randn(1 << 18).as_strided(m.shape, m.stride) for m in (a, b))
+        bias = None if added is None else torch.randn(1 << 18).as_strided(added.shape, added.stride)
         result = torch.full((out.shape[0] + 1, out.stride[0]), 7.0)
         getattr(library, f"f{place}")(
             *(ctypes.c_void_p(None if t is None else t.data_ptr()) for t in (left, right, bias, result))
