@@ -1,11 +1,13 @@
 """Channels last: the layout of images inside a program, which nobody outside of it sees."""
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 import foregrad as fg
 from foregrad.backends.channels_last import channels_last
+from foregrad.backends.toolchain import compiler
 
 
 class Net(nn.Module):
@@ -72,3 +74,24 @@ def test_a_weight_is_not_kept_in_a_second_layout():
 def test_a_program_without_convolutions_is_left_alone():
     program = fg.capture(lambda x: x.sin(), torch.randn(2, 3, 4, 5))
     assert channels_last(program) is program
+
+
+@pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+def test_an_optimizer_with_numbers_updates_the_weights():
+    def trained(compile_step):
+        torch.manual_seed(0)
+        model, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 8, 8)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+
+        def step():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = compile_step(model, optimizer)(step)
+        for _ in range(3):
+            run()
+        return list(model.parameters())
+
+    found = trained(lambda *state: fg.step(*state, backend="inductor", progress=False))
+    torch.testing.assert_close(found, trained(lambda *state: lambda step: step))

@@ -21,7 +21,7 @@ from torch import fx
 from foregrad.program.program import Program
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode
-from foregrad.words.spec import Spec
+from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
 
@@ -134,6 +134,8 @@ class _Layouts:
 
         def fake(value: fx.Node) -> Any:
             spec = value.meta["spec"]
+            if isinstance(spec, NumberSpec):
+                return 1.0 if spec.dtype.is_floating_point else 1
             return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
 
         target: Any = node.target
