@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from foregrad.backends.channels_last import channels_last
+from foregrad.backends.toolchain import compiler
 
 
 class Net(nn.Module):
@@ -101,3 +102,24 @@ def test_weights_and_the_state_of_an_optimizer_keep_their_layout_in_a_step(kind)
     given = [n for n in program.graph.graph.nodes if n.op == "placeholder" and n.meta["role"] == "state"]
     clones = {n.args[0] for n in program.graph.graph.nodes if n.target is torch.ops.aten.clone.default}
     assert not clones & set(given)
+
+
+@pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+def test_an_optimizer_with_numbers_updates_the_weights():
+    def trained(compile_step):
+        torch.manual_seed(0)
+        model, x = nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, 8, 8)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+
+        def step():
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        run = compile_step(model, optimizer)(step)
+        for _ in range(3):
+            run()
+        return list(model.parameters())
+
+    found = trained(lambda *state: fg.step(*state, backend="inductor", progress=False))
+    torch.testing.assert_close(found, trained(lambda *state: lambda step: step))
