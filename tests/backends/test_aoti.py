@@ -20,6 +20,7 @@ from foregrad.backends import build_library as library
 from foregrad.backends.compilers import AOTI
 from foregrad.backends.library import Library
 from foregrad.words.folders import cache_folder
+from foregrad.words.spec import Spec
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
@@ -212,3 +213,18 @@ def test_a_library_may_return_an_input_after_its_own_values():
     fg.compile(f, backend="aoti", progress=False)(x, y).backward(torch.ones(3))
     assert torch.equal(x.grad, torch.full((3,), 2.0))
     assert torch.equal(y.grad, torch.ones(3))
+
+
+def test_what_a_library_does_not_read_may_be_nothing():
+    graph = torch.fx.Graph()
+    x, unread, y = (graph.placeholder(name) for name in ("x", "unread", "y"))
+    value = graph.call_function(torch.ops.aten.add.Tensor, (x, y))
+    graph.output((value, y))
+    spec = Spec.of(torch.ones(3))
+    for node in (x, unread, y, value):
+        node.meta["spec"] = spec
+    run = AOTI()(torch.fx.GraphModule({}, graph), "forward")
+    given = torch.arange(3.0)
+    added, same = run(torch.ones(3), None, given)
+    assert torch.equal(added, given + 1)
+    assert same is given

@@ -658,7 +658,7 @@ def test_SUB_1_distributed_tensors(tmp_path):
         for rank in range(2)
     ]
     try:
-        told = [process.communicate(timeout=100)[0].decode() for process in started]
+        told = [process.communicate(timeout=400)[0].decode() for process in started]
     finally:
         for process in started:
             process.kill()

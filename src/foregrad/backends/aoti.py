@@ -18,6 +18,8 @@ from foregrad.backends.compilable import can_compile, with_memory
 from foregrad.backends.guarded import Guarded
 from foregrad.backends.inductor import Fuser, first_line, one_at_a_time
 from foregrad.backends.numbers import with_tensors
+from foregrad.program.marks import copied
+from foregrad.words.generated import load_source
 from foregrad.words.progress import part
 
 
@@ -29,12 +31,33 @@ def as_library(graph: fx.GraphModule, name: str, rng: str) -> Runner:
     try:
         with part(f"compile {name}"), stopped_by_interrupts(), one_at_a_time, fuser.settings(graph):
             with part("lower"):
-                lowered = fuser.lowered(graph)
+                used = _with_used_inputs(graph)
+                lowered = fuser.lowered(used)
             made = library(lowered, is_backward=name == "backward")
-            return Guarded.of(with_tensors(graph, made), graph, name)
+            return Guarded.of(_with_all_inputs(graph, with_tensors(used, made)), graph, name)
     except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
         _warn_refused(first_line(error))
         return fuser(graph, name)
+
+
+def _with_used_inputs(graph: fx.GraphModule) -> fx.GraphModule:
+    """The same graph, taking only what it reads or returns: for the rest it may be given None, as for a gradient that
+    is replaced, and a library takes nothing but tensors."""
+    if all(n.users for n in graph.graph.nodes if n.op == "placeholder"):
+        return graph
+    made = copied(graph)
+    for node in list(made.graph.nodes):
+        if node.op == "placeholder" and not node.users:
+            made.graph.erase_node(node)
+    return made
+
+
+def _with_all_inputs(graph: fx.GraphModule, run: Runner) -> Runner:
+    inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
+    if all(n.users for n in inputs):
+        return run
+    taken, used = (", ".join(n.name for n in some) for some in (inputs, [n for n in inputs if n.users]))
+    return load_source(f"def used({taken}):\n    return run({used})\n", {"run": run}, "used")
 
 
 @cache
