@@ -13,6 +13,7 @@ inputs themselves (`program/donate.py`): elsewhere new contents would only wait 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 
 from torch import fx
 
@@ -27,10 +28,11 @@ def early_updates(program: Program) -> Program:
     if any(node.meta.get("phase") for node in program.graph.graph.nodes):
         return program
     made = copied(program.graph)
-    for anchor, update in reversed(_moves(program, made.graph)):
+    moves = _moves(program, made.graph)
+    for anchor, update in reversed(moves):
         for node in reversed(update):
             anchor.append(node)
-    return program.with_graph(made)
+    return program.with_graph(made) if moves else program
 
 
 def _moves(program: Program, graph: fx.Graph) -> list[tuple[fx.Node, list[fx.Node]]]:
@@ -74,11 +76,11 @@ def _updates(targets: dict[fx.Node, list[fx.Node]], graph: fx.Graph) -> list[lis
         is_inner = node.op == "call_function" and (users or node in targets) and all(user in group for user in users)
         if not is_inner or (output in node.users and node not in targets):
             continue
-        joined = [node]
-        for other in {id(group[user]): group[user] for user in users}.values():
-            joined += other
-        for member in joined:
-            group[member] = joined
+        joined = sorted({id(group[user]): group[user] for user in users}.values(), key=len)
+        largest = joined.pop() if joined else []
+        for member in (node, *chain.from_iterable(joined)):
+            largest.append(member)
+            group[member] = largest
     order = {node: number for number, node in enumerate(graph.nodes)}
     found = {id(members): sorted(members, key=order.__getitem__) for members in group.values()}
     return list(_with_next(sorted(found.values(), key=lambda members: order[members[0]])))
@@ -88,7 +90,8 @@ def _with_next(groups: list[list[fx.Node]]) -> Iterator[list[fx.Node]]:
     waiting: list[fx.Node] = []
     for members in groups:
         waiting += members
-        if any(arg.op == "call_function" and arg not in members for node in members for arg in node.all_input_nodes):
+        inside = set(members)
+        if any(arg.op == "call_function" and arg not in inside for node in members for arg in node.all_input_nodes):
             yield waiting
             waiting = []
 
