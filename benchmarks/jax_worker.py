@@ -1,18 +1,10 @@
-"""A process with JAX and without torch, that trains what it is given and times itself when it is told to.
-
-It reads one JSON object a line and answers each with one:
-
-    {"load": "weights.npz", "workload": "gpt", "way": "jit"}   ->  {}
-    {"train": 3}                                               ->  {"losses": [...]}
-    {"run": 20}                                                ->  {"wall": seconds, "cpu": seconds}
+"""A process with JAX and without torch, that trains what it is given: see `serve.py`.
 
 A step is one call of `jax.jit`, with weights, buffers and the optimizer's state donated, so that they are updated in
 place. Calls are not waited for until the last one of a run.
 """
 
 import json
-import sys
-import time
 from collections.abc import Callable
 
 import jax
@@ -20,29 +12,13 @@ import numpy as np
 import optax
 from jax import Array
 from jax_models import LOSSES, Arrays, Loss, layout
+from serve import serve
 
 
-def main() -> None:
-    answer({"jax": jax.__version__, "optax": optax.__version__})
-    training = None
-    for line in sys.stdin:
-        order = json.loads(line)
-        if "load" in order:
-            family = order["workload"].partition("-")[0]
-            training = Training(order["load"], *LOSSES[family][order["way"]])
-            answer({})
-        elif "train" in order:
-            answer({"losses": [float(training.step()) for _ in range(order["train"])]})
-        else:
-            wall, cpu = time.perf_counter(), time.process_time()
-            for _ in range(order["run"]):
-                loss = training.step()
-            loss.block_until_ready()
-            answer({"wall": time.perf_counter() - wall, "cpu": time.process_time() - cpu})
-
-
-def answer(value: dict) -> None:
-    print(json.dumps(value), flush=True)
+def load(path: str, workload: str, way: str) -> "Training":
+    """What `jax_side.py` has written, trained in a way of `jax_models.py`."""
+    family = workload.partition("-")[0]
+    return Training(path, *LOSSES[family][way])
 
 
 class Training:
@@ -67,6 +43,9 @@ class Training:
         self.state, loss = self.compiled(self.state, *self.inputs)
         return loss
 
+    def wait(self, loss: Array) -> None:
+        loss.block_until_ready()
+
 
 def step_of(loss: Loss, optimizer: optax.GradientTransformation) -> Callable:
     def step(state, *inputs):
@@ -79,4 +58,4 @@ def step_of(loss: Loss, optimizer: optax.GradientTransformation) -> Callable:
 
 
 if __name__ == "__main__":
-    main()
+    serve({"jax": jax.__version__, "optax": optax.__version__}, load)

@@ -61,19 +61,17 @@ def interleave(
     title: str = "",
 ) -> dict[str, Timing]:
     """Seconds of one call. Every round times all candidates, so that a slow minute slows all of them."""
-    timers = {name: partial(seconds_of, call, clock=clock) for name, call in candidates.items()}
-    return interleave_timers(timers, rounds=rounds, calls=calls, title=title)
+    timers = {name: partial(seconds_of, call, calls, clock=clock) for name, call in candidates.items()}
+    return interleave_timers(timers, rounds=rounds, title=title)
 
 
-def interleave_timers(
-    timers: Mapping[str, Callable[[int], float]], *, rounds: int, calls: int, title: str = ""
-) -> dict[str, Timing]:
-    """The same for candidates that time themselves: each is given the number of calls and says what one took."""
+def interleave_timers(timers: Mapping[str, Callable[[], float]], *, rounds: int, title: str = "") -> dict[str, Timing]:
+    """The same for candidates that time themselves, and say what one call took."""
     seconds: dict[str, list[float]] = {name: [] for name in timers}
     for _ in track(range(rounds), description=title, transient=True, disable=not title):
         for name, timer in timers.items():
             gc.collect()
-            seconds[name].append(timer(calls))
+            seconds[name].append(timer())
     return {name: Timing(tuple(times)) for name, times in seconds.items()}
 
 

@@ -4,15 +4,15 @@ python benchmarks/train_step.py [--only gpt lstm] [--ways foregrad JAX] [--backe
                                 [--json FILE] [--markdown docs/train-step.md]
 python benchmarks/train_step.py --figures FILES --markdown docs/train-step.md       # write again, measure nothing
 
-Every side starts from the same weights, and its first losses are compared with eager's. JAX runs in an environment of
-its own (.venv-jax, made when it is missing), in a process that times itself when its turn comes in a round. The
+Every way starts from the same weights, in a process of its own that times itself when its turn comes in a round, and
+its first losses are compared with eager's. JAX has an environment of its own (.venv-jax, made when it is missing). The
 fastest way of each side counts.
 """
 
 import argparse
 import json
 import statistics
-from collections.abc import Callable
+import sys
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -20,12 +20,12 @@ from pathlib import Path
 
 import jax_side
 import torch
-from measure import Timing, add_options, interleave_timers, machine, seconds_of, start, table, verdict, write_below
+from measure import Timing, add_options, interleave_timers, machine, start, table, verdict, write_below
 from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
-from training_ways import COMPILED_MODEL, EAGER, OPTAX, TORCH, Way, eager, ours
-from workloads import build
+from training_ways import COMPILED_MODEL, EAGER, OPTAX, TORCH, ours
+from worker import Failed, Worker
 
 WORKLOADS = ("mlp-small", "mlp-large", "gpt", "resnet", "lstm", "blocks-100")
 TINY = "mlp-small"
@@ -33,8 +33,9 @@ TINY = "mlp-small"
 OURS, TORCH_SIDE, JAX = "foregrad", ("eager", "torch.compile"), "JAX"
 PEERS = (*TORCH_SIDE, JAX)
 RATIOS = {"best of torch / foregrad": TORCH_SIDE, "JAX / foregrad": (JAX,), "best peer / foregrad": PEERS}
+TORCH_WORKER, JAX_WORKER = "torch_worker.py", "jax_worker.py"
 LOSSES = 3
-SECONDS_A_ROUND = 0.1
+SECONDS_A_TURN = 0.3
 AGREE = 1e-3
 MARK = "<!-- below this line the page is written by benchmarks/train_step.py -->\n"
 
@@ -104,20 +105,12 @@ def together(parts: list[dict]) -> dict:
 # -- measuring --------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A training that has begun: its first losses, and what times so many more steps."""
-
-    losses: list[float]
-    seconds: Callable[[int], float]
-
-
 def measure_all(options: argparse.Namespace, console: Console) -> dict:
     versions = {"torch": torch.__version__}
     if options.jax:
         with console.status("an environment with JAX"):
             options.python = options.python or jax_side.environment()
-        with jax_side.Worker(options.python, options.threads) as worker:
+        with Worker(options.python, JAX_WORKER, options.threads) as worker:
             versions |= worker.versions
     results = [measure(name, options, console) for name in options.only]
     return {
@@ -131,55 +124,54 @@ def measure_all(options: argparse.Namespace, console: Console) -> dict:
 
 
 def measure(name: str, options: argparse.Namespace, console: Console) -> Measured:
-    torch.compiler.reset()  # sizes of the last model must not make this one's dynamic
-    torch._dynamo.config.trace_autograd_ops = True  # without it a backward inside a function is refused
-    begun: dict[str, Candidate] = {}
+    begun: dict[str, Worker] = {}
+    losses: dict[str, list[float]] = {}
     failed: dict[str, str] = {}
     with ExitStack() as workers:
-        for way, begin in candidates(name, options, workers).items():
+        for way in asked(name, options):
             with console.status(f"{name}: first steps of {way}"):
                 try:
-                    begun[way] = begin()
-                except Exception as error:  # noqa: BLE001  # a way that fails must not end a run of an hour
-                    failed[way] = " ".join([f"{type(error).__name__}:", *str(error).splitlines()[:1]])
+                    worker = workers.enter_context(worker_for(way, options))
+                    load(worker, name, way)
+                    losses[way] = worker.losses(LOSSES)
+                    begun[way] = worker
+                except Failed as failure:
+                    failed[way] = str(failure)
                     console.print(f"[red]{name}: {way}: {escape(failed[way])}[/]")
-        calls = calls_a_round(begun[EAGER])
-        timers = {way: candidate.seconds for way, candidate in begun.items()}
-        times = interleave_timers(timers, rounds=options.rounds, calls=calls, title=name)
-    reference = begun[EAGER].losses
-    differences = {way: largest_difference(candidate.losses, reference) for way, candidate in begun.items()}
+        calls = {way: calls_a_round(worker, options.clock) for way, worker in begun.items()}
+        timers = {way: partial(worker.seconds, calls[way], options.clock) for way, worker in begun.items()}
+        times = interleave_timers(timers, rounds=options.rounds, title=name)
+    differences = {way: largest_difference(values, losses[EAGER]) for way, values in losses.items()}
     return Measured(name, times, differences, failed)
 
 
-def candidates(name: str, options: argparse.Namespace, workers: ExitStack) -> dict[str, Callable[[], Candidate]]:
+def asked(name: str, options: argparse.Namespace) -> list[str]:
     """Every way that is asked for, and eager, which the others are compared with."""
-    here = {way: make for way, make in (TORCH | ours(options.backends)).items() if is_asked(way, options)}
-    result = {way: partial(begin_here, name, make, options.clock) for way, make in ({EAGER: eager} | here).items()}
-    if options.jax:
-        for way in jax_side.ways_of(name):
-            result[f"{JAX}: {way}"] = partial(begin_in_jax, name, way, options, workers)
-    return result
+    ways = [*TORCH, *ours(options.backends), *(f"{JAX}: {way}" for way in jax_side.ways_of(name))]
+    return [way for way in ways if way == EAGER or is_asked(way, options)]
 
 
 def is_asked(way: str, options: argparse.Namespace) -> bool:
     return any(part in way for part in options.ways)
 
 
-def begin_here(name: str, make: Way, clock: str) -> Candidate:
-    step = make(*build(name))
-    return Candidate([step().item() for _ in range(LOSSES)], partial(seconds_of, step, clock=clock))
+def worker_for(way: str, options: argparse.Namespace) -> Worker:
+    if way.startswith(JAX):
+        return Worker(options.python, JAX_WORKER, options.threads)
+    return Worker(sys.executable, TORCH_WORKER, options.threads)
 
 
-def begin_in_jax(name: str, way: str, options: argparse.Namespace, workers: ExitStack) -> Candidate:
-    worker = workers.enter_context(jax_side.Worker(options.python, options.threads))
-    worker.load(name, way, *build(name), **OPTAX)
-    return Candidate(worker.losses(LOSSES), partial(worker.seconds, clock=options.clock))
+def load(worker: Worker, name: str, way: str) -> None:
+    if way.startswith(JAX):
+        jax_side.load(worker, name, way.removeprefix(f"{JAX}: "), **OPTAX)
+    else:
+        worker.load(workload=name, way=way)
 
 
-def calls_a_round(candidate: Candidate) -> int:
-    """So many calls that a round is long enough for the clock."""
-    once = statistics.median(candidate.seconds(1) for _ in range(3))
-    return max(1, round(SECONDS_A_ROUND / once))
+def calls_a_round(worker: Worker, clock: str) -> int:
+    """So many calls that a turn is long enough for the clock, and for a process that another one has interrupted."""
+    once = statistics.median(worker.seconds(1, clock) for _ in range(3))
+    return max(1, round(SECONDS_A_TURN / once))
 
 
 def largest_difference(losses: list[float], reference: list[float]) -> float:

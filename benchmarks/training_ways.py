@@ -77,15 +77,21 @@ def captured(model: nn.Module, inputs: tuple[Tensor, ...], *, backend: str, fuse
 
 
 TORCH: dict[str, Way] = {
+    EAGER: eager,
     COMPILED_MODEL: compiled_model,
     "torch.compile: model and optimizer": compiled_model_and_optimizer,
     "torch.compile: whole step": compiled_step,
 }
+OURS = "foregrad: "
+FUSED = ", fused AdamW"
 
 
-def ours(backends: list[str]) -> dict[str, Way]:
-    return {
-        f"foregrad: {backend}{', fused AdamW' if fused else ''}": partial(captured, backend=backend, fused=fused)
-        for backend in backends
-        for fused in (False, True)
-    }
+def ours(backends: list[str]) -> list[str]:
+    """Names of foregrad's ways."""
+    return [OURS + backend + fused for backend in backends for fused in ("", FUSED)]
+
+
+def way_of(name: str) -> Way:
+    if not name.startswith(OURS):
+        return TORCH[name]
+    return partial(captured, backend=name.removeprefix(OURS).removesuffix(FUSED), fused=name.endswith(FUSED))

@@ -25,6 +25,7 @@ from measure import Timing, machine, table, verdict, write_below
 from rich.console import Console
 from rich.progress import track
 from rich.text import Text
+from worker import held_to
 from workloads import build
 
 HERE = Path(__file__).parent
@@ -143,7 +144,7 @@ class Start:
         if self.side == JAX:
             way = jax_side.ways_of(self.workload)[-1]
             command = [self.options.python, HERE / "jax_first_step.py", self.folder / "weights.npz", self.workload, way]
-            told = ask(command, self.options, jax_places(self.folder), **jax_side.held_to(self.options.threads))
+            told = ask(command, self.options, jax_places(self.folder), **held_to(self.options.threads))
         else:
             with tempfile.TemporaryDirectory(dir=self.folder) as empty:
                 # an artifact comes to a machine that has nothing else
