@@ -98,12 +98,25 @@ template <bool adds> static void multiply_panels(const float* a, const float* b,
     }
 }
 
-struct Memory {  // floats
-    float *data, *rest;
-    Memory(long size) : data(static_cast<float*>(std::aligned_alloc(64, (4 * size + 63) / 64 * 64))), rest(data) {
-        if (!data) throw std::bad_alloc();
+// Floats. Each thread keeps its largest piece for the next call: new memory costs more than what is done with it.
+struct Memory {
+    struct Kept {
+        float* data = nullptr;
+        long size = 0;
+        ~Kept() { std::free(data); }
+    };
+    float* rest;
+    Memory(long size) {
+        static thread_local Kept kept;
+        if (kept.size < size) {
+            std::free(kept.data);
+            kept.size = 0;
+            kept.data = static_cast<float*>(std::aligned_alloc(64, (4 * size + 63) / 64 * 64));
+            if (!kept.data) throw std::bad_alloc();
+            kept.size = size;
+        }
+        rest = kept.data;
     }
-    ~Memory() { std::free(data); }
     float* take(long size) { return (rest += size) - size; }
     float* zeros(long size) { return static_cast<float*>(std::memset(take(size), 0, 4 * size)); }
 };
