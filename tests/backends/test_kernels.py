@@ -1,5 +1,7 @@
 """Kernels of a graph in one file: each keeps its name, its includes and its arguments."""
 
+import os
+
 import pytest
 import torch
 
@@ -66,6 +68,20 @@ def test_a_kernel_may_take_more_arguments_than_templates_may_be_deep():
     out = torch.zeros(1)
     add(*[torch.ones(1)] * 1200, out)
     assert out.item() == 1200
+
+
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+def test_kernels_are_built_where_one_thing_runs_at_a_time(monkeypatch):
+    from torch._inductor import codecache, config
+
+    toolchain.prepare()
+    monkeypatch.setattr(config, "compile_threads", 1)  # as on a machine with one core
+    monkeypatch.setattr(codecache, "LOCK_TIMEOUT", 5)  # a build that waits for itself does so for ten minutes
+    name = f"only_{os.urandom(8).hex()}"  # never built before
+    (made,) = build_kernels({name: ADD.replace("more", name)}, "")().values()
+    out = torch.zeros(1)
+    made(torch.ones(1), out)
+    assert out.item() == 2
 
 
 def test_no_kernels_at_all():
