@@ -9,14 +9,16 @@ from typing import Any
 import torch
 
 #: Channels are worked on in panels, and below so many squares of two by two pixels the weight takes most of the time.
-#: From 32 channels and 16 squares on, every size that was measured is quicker than with oneDNN (AVX2, one thread,
-#: batches of 1 to 32, images of 4 to 56): the convolution and the gradient of its image 1.06 to 2.2 times, that of
-#: the weight 1.5 to 4.5 times.
+#: From 32 channels and 16 squares on, every size that was measured is quicker than with oneDNN (one thread, batches of
+#: 1 to 32, images of 4 to 56). With AVX2 and squares of two by two pixels alone, the convolution and the gradient of
+#: its image are 1.06 to 2.2 times as quick, that of the weight 1.5 to 4.5 times; with AVX-512 and squares of either
+#: size 1.1 to 3.4 and 1.6 to 9 times.
 _CHANNELS, _LEAST_SQUARES = 32, 16
 
-#: Squares of four by four pixels from so many channels on that are summed up, and squares for the weight. Sums of fewer
-#: terms are so exact in torch that ours would be more than four times as far from the exact ones.
-_LEAST_SUMMED = 64, 64, 32
+#: With fewer than 16 squares of four by four pixels, it takes longer to spread a weight than is gained. And sums of
+#: fewer than 64 channels, or for a weight of 32 squares, are so exact in torch that ours would be more than four times
+#: as far from the exact ones.
+_LEAST_LARGE_SQUARES, _LEAST_CHANNELS = (16, 16, 32), 64
 
 _FORWARD, _GRADIENT_OF_IMAGE, _GRADIENT_OF_WEIGHT = range(3)
 
@@ -38,10 +40,11 @@ def is_quicker(image: torch.Tensor, weight: torch.Tensor, *options: Any) -> bool
 
 
 def square_size(what: int, count: int, height: int, width: int, ins: int, outs: int) -> int:
-    """The pixels of a square's side: two or four, whatever takes fewer multiplications."""
+    """The pixels of a square's side: four where that takes fewer multiplications and is worth it, else two."""
     squares = {size: count * -(-height // size) * -(-width // size) for size in (2, 4)}
-    are_enough = (ins, outs, squares[4])[what] >= _LEAST_SUMMED[what]
-    return 4 if are_enough and 36 * squares[4] < 16 * squares[2] else 2
+    are_many = squares[4] >= _LEAST_LARGE_SQUARES[what]
+    are_long = what == _GRADIENT_OF_WEIGHT or (ins, outs)[what] >= _LEAST_CHANNELS
+    return 4 if are_many and are_long and 36 * squares[4] < 16 * squares[2] else 2
 
 
 @dataclass(frozen=True, eq=False)

@@ -33,7 +33,7 @@ template <> struct Points<2> {  // 0, 1, -1 and infinity
     }
 };
 
-// 0, a, -a, b, -b and infinity. With 1 and 2, which others take, results are more than twice as far from the exact ones.
+// 0, a, -a, b, -b and infinity. With 1 and 2, which others take, results are twice as far from the exact ones.
 template <> struct Points<4> {
     static constexpr float a = 0.625f, b = 1.5f, aa = a * a, bb = b * b, aaa = a * aa, bbb = b * bb;
     static constexpr float of_0 = 1 / (aa * bb), of_a = 1 / (2 * aa * (aa - bb)), of_b = 1 / (2 * bb * (bb - aa));
@@ -121,7 +121,7 @@ struct Range {
     long size() const { return last - first; }
 };
 
-struct Layout {  // of the numbers of squares: so many channels are a part, and how far it is to the next number and part
+struct Layout {  // of the numbers of squares: channels of a part, and how far it is to the next number and part
     Range channels;
     long wide, number, part;
     long all() const { return (channels.size() + wide - 1) / wide * part; }

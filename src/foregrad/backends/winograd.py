@@ -1,14 +1,15 @@
-"""Winograd: convolutions with kernels of three by three, with 2.25 times fewer multiplications than there are terms.
+"""Winograd: convolutions with kernels of three by three, with 2.25 or 4 times fewer multiplications than terms.
 
 An image is cut into squares of two by two pixels. What such a square of the result depends on, four by four pixels, is
 spread to 16 other numbers, sums of these; so is a kernel; and what the 16 products of these add up to, gathered again,
-is the square. In matrices, with B, G and A of a few zeros, ones and halves, and * element by element:
+is the square. In matrices, with B, G and A of a few simple numbers, and * element by element:
 
     result = A' [(G kernel G') * (B' image B)] A
     gradient of kernel = G' [(A gradient A') * (B' image B)] G
 
-All 16 numbers of all squares and channels together are 16 matrix products, and these are what takes time. Squares are
-worked on in blocks that stay in a cache. What is summed up, and in which order, is the same with any number of threads.
+All 16 numbers of all squares and channels together are 16 matrix products, and these are what takes time. Squares of
+four by four pixels have 36 numbers, for 144 terms. Squares are worked on in blocks that stay in a cache. What is summed
+up, and in which order, is the same with any number of threads.
 The method is that of A. Lavin and S. Gray, "Fast algorithms for convolutional neural networks" (2015).
 """
 
@@ -143,18 +144,15 @@ static long split(long all, long most) {  // into parts of about the same size
     return (all + parts - 1) / parts;
 }
 
+static long round_up(long number, long to) { return (number + to - 1) / to * to; }
+
 static Range share(long all, long place, long parts) { return {all * place / parts, all * (place + 1) / parts}; }
 
 constexpr long line = 16;  // floats between numbers and between rows: else they would all want one place of a cache
-#ifndef MF
-#define MF (1 << 18)
-#define DEEP 128
-#define LEAST 60
-#define MOST 60
-#endif
-constexpr long most_floats = MF;  // that a block is spread to: such a block is read again and again
-constexpr long deep = DEEP;  // channels that are multiplied at a time: a panel of so many rows stays in the first cache
+constexpr long most_floats = 1 << 18;  // that a block is spread to for the gradient of a weight: they stay in a cache
+constexpr long deep = 128;  // channels that are multiplied at a time: so many rows of a panel stay in the first cache
 template <int size> constexpr long numbers = (size + 2) * (size + 2);
+template <int size> constexpr long most_squares = 2160 / numbers<size>;  // in a block, whose products stay in a cache
 
 // Kernels spread to numbers, in parts of a panel and so many channels.
 template <int size> struct Kernels {
@@ -181,8 +179,7 @@ static bool convolve(const Images<size>& images, const float* weight, bool turne
     constexpr long count = numbers<size>;
     const long ins = images.channels, outs = results.channels, squares = images.squares(), panels = outs / panel_width;
     const Kernels<size> kernels{weight, turned, ins, outs};
-    const long most = std::clamp(most_floats / (count * ins), LEAST * 36 / count, MOST * 36 / count);
-    const long block = (split(squares, most) + most_rows - 1) / most_rows * most_rows, row = std::min(ins, deep);
+    const long block = round_up(split(squares, most_squares<size>), most_rows), row = std::min(ins, deep);
     const long blocks = (squares + block - 1) / block, groups = std::min(panels, (threads + blocks - 1) / blocks);
     const Layout layout{{0, ins}, row, block * row + line, count * (block * row + line)};
     const long parts = kernels.parts(), spread_size = parts * layout.part, number = block * panel_width + line;
@@ -199,7 +196,7 @@ static bool convolve(const Images<size>& images, const float* weight, bool turne
         #pragma omp for
         for (long thread = 0; thread < threads; thread++) {
             float *spread = own + thread * each, *products = spread + spread_size;
-            float *nowhere = products + count * number, *one = nowhere + outs, *pixels[size * size];
+            float *nowhere = products + count * number, *one = nowhere + outs, *places[2][size * size];
             floats strange = {};
             const Range units = share(blocks * groups, thread, threads);
             for (long unit = units.first; unit < units.last; unit++) {
@@ -217,8 +214,13 @@ static bool convolve(const Images<size>& images, const float* weight, bool turne
                             multiply(spread + part * layout.part + i * layout.number, row, end - start,
                                      b + i * kernels.number(some), some.size(), products + i * number);
                     }
+                    results.template pixels<0>(start, nowhere, places[start % 2]);
                     for (long square = start; square < end; square++) {
-                        results.template pixels<0>(square, nowhere, pixels);
+                        float *const *pixels = places[square % 2], **next = places[(square + 1) % 2];
+                        if (square + 1 < end) results.template pixels<0>(square + 1, nowhere, next);
+                        for (long i = 0; i < size * size && square + 1 < end; i++)
+                            for (long c = 0; c < panel_width; c += line)
+                                __builtin_prefetch(next[i] + panel * panel_width + c, 1);
                         const float* from = products + (square - start) * panel_width;
                         gather_square<size>(from, number, bias, pixels, panel * panel_width, strange);
                     }
@@ -237,12 +239,13 @@ template <int size> struct Sums {
     long squares;
 
     static constexpr long count = numbers<size>, each = count * panel_width * panel_width;
-    long pairs() const { return ins.size() / panel_width * (outs.size() / panel_width); }
+    long down() const { return outs.size() / panel_width; }
+    long pairs() const { return ins.size() / panel_width * down(); }
     long width() const { return count * (ins.size() + outs.size()); }
     long run() const { return std::clamp(squares / 2, 16L, 32L); }  // is summed up by itself: long sums are less exact
     bool is_whole() const { return squares * width() <= pairs() * each + most_floats; }
     long block() const {  // of whole runs
-        return is_whole() ? squares : (split(squares, std::max(64L, most_floats / width())) + run() - 1) / run() * run();
+        return is_whole() ? squares : round_up(split(squares, std::max(1L, most_floats / width())), run());
     }
     Layout layout(Range channels) const {
         const long number = block() * panel_width + line;
@@ -262,23 +265,29 @@ template <int size> struct Sums {
                 spread_gradient(gradients, square, zeros, a + (square - start) * panel_width, of_a);
                 spread_image(images, square, zeros, b + (square - start) * panel_width, of_b);
             }
-            for (long pair = 0; pair < pairs(); pair++) {
-                const long out = pair % (outs.size() / panel_width), in = pair / (outs.size() / panel_width);
-                float* sum = sums + (is_whole() ? 0 : pair) * each;
-                for (long i = 0; i < count; i++) {
-                    const float* first = a + i * of_a.number + out * of_a.part;
-                    const float* second = b + i * of_b.number + in * of_b.part;
-                    for (long k = start; k < end; k += run()) {
-                        auto multiply = k ? multiply_panels<true> : multiply_panels<false>;
-                        const long place = (k - start) * panel_width;
-                        multiply(first + place, second + place, std::min(run(), end - k),
-                                 sum + i * panel_width * panel_width);
-                    }
-                }
-                const long row = outs.first + out * panel_width, column = ins.first + in * panel_width;
-                if (end == squares)
+            // a number of all pairs after another if sums are kept, so that what is multiplied stays in cache
+            const long groups = is_whole() ? pairs() : 1;
+            for (long group = 0; group < groups; group++) {
+                const Range some = share(pairs(), group, groups);
+                for (long i = 0; i < count; i++)
+                    for (long pair = some.first; pair < some.last; pair++)
+                        multiply_number(a + of_a.part * (pair % down()) + i * of_a.number,
+                                        b + of_b.part * (pair / down()) + i * of_b.number, {start, end},
+                                        sums + (pair - some.first) * each + i * panel_width * panel_width);
+                for (long pair = some.first; pair < some.last && end == squares; pair++) {
+                    const long row = outs.first + pair % down() * panel_width;
+                    const long column = ins.first + pair / down() * panel_width;
+                    const float* sum = sums + (pair - some.first) * each;
                     gather_weight<size>(sum, images.channels, weight + row * 9 * images.channels + column);
+                }
             }
+        }
+    }
+
+    void multiply_number(const float* a, const float* b, Range some, float* sum) const {
+        for (long k = some.first; k < some.last; k += run(), a += run() * panel_width, b += run() * panel_width) {
+            auto multiply = k ? multiply_panels<true> : multiply_panels<false>;
+            multiply(a, b, std::min(run(), some.last - k), sum);
         }
     }
 };
