@@ -5,8 +5,8 @@
             auto tmp0 = in_ptr0[static_cast<int64_t>(0L)];  ──▶  for (...) {
             auto tmp1 = c10::convert<float>(tmp0);                   auto tmp0 = number_0;
 
-Inductor reads them for each vector, and compilers leave it so, since for all that they know a vector that is stored might
-be one of the numbers: with a learning rate and the like that is a good part of the loop of an optimizer.
+Inductor reads them for each vector, and compilers leave it so, since for all that they know a vector that is stored
+might be one of the numbers: with a learning rate and the like that is a good part of the loop of an optimizer.
 """
 
 from __future__ import annotations
