@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from foregrad.backends import choose
-from foregrad.backends.convolutions import Convolutions, is_quicker
+from foregrad.backends.convolutions import Convolutions, is_quicker, square_size
 from foregrad.backends.winograd import build_convolutions
 from foregrad.keep.warm import FOUND
 
@@ -21,7 +21,8 @@ ONCE = [1, 1], [1, 1], [1, 1], False, [0, 0], 1  # stride, padding, dilation, tr
 OPTIONS = dict(zip(("stride", "padding", "dilation", "transposed", "output_padding", "groups"), ONCE, strict=True))
 TIMES = 4  # as far from the exact values as torch's own kernels, at most
 
-#: Batch, channels in and out, height, width: even and odd, one square or many, in one block and in several.
+#: Batch, channels in and out, height, width: even and odd, one square or many, of either size, in one block and
+#: in several.
 SIZES = [
     (2, 32, 64, 7, 9),
     (1, 64, 32, 8, 8),
@@ -30,6 +31,9 @@ SIZES = [
     (6, 64, 64, 32, 31),
     (32, 128, 128, 16, 16),
     (8, 512, 512, 4, 4),
+    (2, 64, 96, 29, 14),
+    (9, 64, 64, 11, 4),
+    (32, 320, 64, 4, 4),
 ]
 
 
@@ -140,6 +144,25 @@ def options(**changed):
 def test_other_convolutions_are_left_to_torch(image, weight, rest):
     assert not is_quicker(image, weight, *rest)
     assert is_quicker(torch.empty(4, 32, 8, 8), torch.empty(32, 32, 3, 3), *options())
+
+
+@pytest.mark.parametrize(
+    ("size", "sides"),
+    [
+        ((32, 64, 64, 32, 32), [4, 4, 4]),
+        ((32, 512, 512, 4, 4), [4, 4, 4]),
+        ((32, 64, 64, 7, 7), [4, 4, 4]),
+        ((32, 64, 64, 5, 5), [2, 2, 2]),
+        ((32, 64, 64, 6, 6), [2, 2, 2]),
+        ((32, 64, 64, 2, 2), [2, 2, 2]),
+        ((32, 32, 64, 8, 8), [2, 4, 4]),
+        ((32, 64, 32, 8, 8), [4, 2, 4]),
+        ((7, 64, 64, 8, 8), [4, 4, 2]),
+    ],
+)
+def test_squares_are_large_if_that_takes_fewer_multiplications_and_sums_are_long(size, sides):
+    count, ins, outs, height, width = size
+    assert [square_size(what, count, height, width, ins, outs) for what in range(3)] == sides
 
 
 def net():

@@ -59,43 +59,50 @@ def called_instead(convolutions: Convolutions) -> dict[str, Any]:
 
 #: The products of these numbers, and what goes around them.
 _CONVOLUTIONS = r"""
+constexpr int most_rows = vector_width == 16 ? 12 : 6;  // whose sums stay in registers
+
 // c = a b, or c += a b, of so many rows and a panel of columns
 template <int rows, bool adds>
 inlined void multiply(const float* a, long a_row, long a_column, const float* b, long inner, float* c) {
-    floats sums[rows][2];
-    #pragma GCC unroll 8
-    for (int i = 0; i < rows; i++)
-        #pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) sums[i][j] = adds ? *(floats*)(c + i * panel_width + j * vector_width) : floats{};
+    floats sums[rows][2] = {};
     for (long k = 0; k < inner; k++) {
         const floats first = *(const floats*)(b + k * panel_width);
         const floats second = *(const floats*)(b + k * panel_width + vector_width);
-        #pragma GCC unroll 8
+        #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             const float one = a[i * a_row + k * a_column];
             sums[i][0] += one * first;
             sums[i][1] += one * second;
         }
     }
-    #pragma GCC unroll 8
+    #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
         #pragma GCC unroll 2
-        for (int j = 0; j < 2; j++) *(floats*)(c + i * panel_width + j * vector_width) = sums[i][j];
+        for (int j = 0; j < 2; j++) {
+            floats* to = (floats*)(c + i * panel_width + j * vector_width);
+            *to = adds ? *to + sums[i][j] : sums[i][j];
+        }
 }
 
-static void multiply_rows(const float* a, long rows, const float* b, long inner, float* c) {
-    for (; rows >= 6; rows -= 6, a += 6 * inner, c += 6 * panel_width) multiply<6, false>(a, inner, 1, b, inner, c);
-    if (rows & 4) multiply<4, false>(a, inner, 1, b, inner, c), a += 4 * inner, c += 4 * panel_width;
-    if (rows & 2) multiply<2, false>(a, inner, 1, b, inner, c), a += 2 * inner, c += 2 * panel_width;
-    if (rows & 1) multiply<1, false>(a, inner, 1, b, inner, c);
+// all rows of a, which are so far from each other
+template <bool adds, int at_once = most_rows>
+static void multiply_rows(const float* a, long a_row, long rows, const float* b, long inner, float* c) {
+    for (; rows >= at_once; rows -= at_once, a += at_once * a_row, c += at_once * panel_width)
+        multiply<at_once, adds>(a, a_row, 1, b, inner, c);
+    if constexpr (at_once > 1)
+        if (rows) multiply_rows<adds, at_once == 12 ? 8 : at_once == 6 ? 4 : at_once / 2>(a, a_row, rows, b, inner, c);
 }
 
+// the transpose of a panel times a panel, and what comes after them brought near
 template <bool adds> static void multiply_panels(const float* a, const float* b, long inner, float* c) {
-    for (long i = 0; i < panel_width; i += 16) {
-        multiply<6, adds>(a + i, 1, panel_width, b, inner, c + i * panel_width);
-        multiply<5, adds>(a + i + 6, 1, panel_width, b, inner, c + (i + 6) * panel_width);
-        multiply<5, adds>(a + i + 11, 1, panel_width, b, inner, c + (i + 11) * panel_width);
+    for (long i = 0; i < inner * panel_width; i += 16) {
+        __builtin_prefetch(a + inner * panel_width + i);
+        __builtin_prefetch(b + inner * panel_width + i);
     }
+    constexpr int third = panel_width / 3, rest = panel_width - 2 * third;
+    multiply<third, adds>(a, 1, panel_width, b, inner, c);
+    multiply<third, adds>(a + third, 1, panel_width, b, inner, c + third * panel_width);
+    multiply<rest, adds>(a + 2 * third, 1, panel_width, b, inner, c + 2 * third * panel_width);
 }
 
 // Floats. Each thread keeps its largest piece for the next call: new memory costs more than what is done with it.
@@ -111,12 +118,17 @@ struct Memory {
         if (kept.size < size) {
             std::free(kept.data);
             kept.size = 0;
-            kept.data = static_cast<float*>(std::aligned_alloc(64, (4 * size + 63) / 64 * 64));
+            const long bytes = (4 * size + page - 1) / page * page;
+            kept.data = static_cast<float*>(std::aligned_alloc(page, bytes));
             if (!kept.data) throw std::bad_alloc();
+            #ifdef MADV_HUGEPAGE
+            madvise(kept.data, bytes, MADV_HUGEPAGE);
+            #endif
             kept.size = size;
         }
         rest = kept.data;
     }
+    static constexpr long page = 1 << 21;  // a large one: the numbers of a square are far from each other
     float* take(long size) { return (rest += size) - size; }
     float* zeros(long size) { return static_cast<float*>(std::memset(take(size), 0, 4 * size)); }
 };
@@ -133,69 +145,117 @@ static long split(long all, long most) {  // into parts of about the same size
 
 static Range share(long all, long place, long parts) { return {all * place / parts, all * (place + 1) / parts}; }
 
-constexpr long line = 16;  // floats between the 16 numbers: else they would all want one place of a cache
-constexpr long most_squares = 96;  // whose results stay in the second cache
-constexpr long most_floats = 1 << 19;  // that a block is spread to: such a block is read again and again
+constexpr long line = 16;  // floats between numbers and between rows: else they would all want one place of a cache
+#ifndef MF
+#define MF (1 << 18)
+#define DEEP 128
+#define LEAST 60
+#define MOST 60
+#endif
+constexpr long most_floats = MF;  // that a block is spread to: such a block is read again and again
+constexpr long deep = DEEP;  // channels that are multiplied at a time: a panel of so many rows stays in the first cache
+template <int size> constexpr long numbers = (size + 2) * (size + 2);
+
+// Kernels spread to numbers, in parts of a panel and so many channels.
+template <int size> struct Kernels {
+    const float* weight;
+    bool turned;
+    long ins, outs;  // of the convolution that is computed, which has them the other way round if the weight is turned
+
+    long parts() const { return (ins + deep - 1) / deep; }
+    Range channels(long part) const { return {part * deep, std::min(part * deep + deep, ins)}; }
+    static long number(Range channels) { return channels.size() * panel_width + line; }
+    long most() const { return numbers<size> * number(channels(0)); }
+    void spread(long panel, long part, float* to) const {
+        const Range some = channels(part);
+        if (turned) spread_turned<size>(weight, outs, panel, some, to, number(some));
+        else spread_weight<size>(weight, ins, panel, some, to, number(some));
+    }
+};
 
 // The convolution, or the gradient of its images if the weight is turned. A unit of work is a block of squares, and if
-// there are too few of them a group of panels.
-static void convolve(const Images& images, const float* weight, bool turned, const float* bias, const Images& results,
-                     long threads) {
+// there are too few of them a group of panels. Says whether all is finite.
+template <int size>
+static bool convolve(const Images<size>& images, const float* weight, bool turned, const float* bias,
+                     const Images<size>& results, long threads) {
+    constexpr long count = numbers<size>;
     const long ins = images.channels, outs = results.channels, squares = images.squares(), panels = outs / panel_width;
-    const long block = split(squares, std::max(most_squares, most_floats / (16 * ins)));
-    const long strip = (split(block, most_squares) + 5) / 6 * 6, number = strip * panel_width + line;
+    const Kernels<size> kernels{weight, turned, ins, outs};
+    const long most = std::clamp(most_floats / (count * ins), LEAST * 36 / count, MOST * 36 / count);
+    const long block = (split(squares, most) + most_rows - 1) / most_rows * most_rows, row = std::min(ins, deep);
     const long blocks = (squares + block - 1) / block, groups = std::min(panels, (threads + blocks - 1) / blocks);
-    const Layout layout{{0, ins}, block * ins + line, panel_width};
-    const long spread_size = 16 * layout.number, weight_size = 16 * ins * panel_width;
-    const long each = spread_size + weight_size + 16 * number + outs;
-    Memory memory(threads * each + ins);
-    float *own = memory.take(threads * each), *zeros = memory.zeros(ins);
-    #pragma omp parallel for num_threads(threads)
-    for (long thread = 0; thread < threads; thread++) {
-        float *spread = own + thread * each, *numbers = spread + spread_size, *products = numbers + weight_size;
-        float *nowhere = products + 16 * number, *pixels[4];
-        const Range units = share(blocks * groups, thread, threads);
-        for (long unit = units.first; unit < units.last; unit++) {
-            const long start = unit / groups * block, end = std::min(start + block, squares);
-            const Range group = share(panels, unit % groups, groups);
-            for (long square = start; square < end; square++)
-                spread_image(images, square, zeros, spread + (square - start) * ins, layout);
-            for (long panel = group.first; panel < group.last; panel++) {
-                if (turned) spread_turned(weight, outs, ins, panel, numbers);
-                else spread_weight(weight, ins, panel, numbers);
-                for (long first = start; first < end; first += strip) {
-                    const long last = std::min(first + strip, end);
-                    for (long i = 0; i < 16; i++)
-                        multiply_rows(spread + i * layout.number + (first - start) * ins, last - first,
-                                      numbers + i * ins * panel_width, ins, products + i * number);
-                    for (long square = first; square < last; square++) {
-                        results.pixels<2>(square, nowhere, pixels);
-                        const float* from = products + (square - first) * panel_width;
-                        gather_square(from, number, bias, pixels, panel * panel_width);
+    const Layout layout{{0, ins}, row, block * row + line, count * (block * row + line)};
+    const long parts = kernels.parts(), spread_size = parts * layout.part, number = block * panel_width + line;
+    const long each = spread_size + count * number + outs + kernels.most();
+    const bool is_shared = blocks > 1;  // what a kernel is spread to, since all blocks need it
+    Memory memory(threads * each + ins + is_shared * panels * parts * kernels.most());
+    float *own = memory.take(threads * each), *zeros = memory.zeros(ins), *shared = memory.rest;
+    bool is_finite = true;
+    #pragma omp parallel num_threads(threads) reduction(&& : is_finite)
+    {
+        #pragma omp for
+        for (long part = 0; part < is_shared * panels * parts; part++)
+            kernels.spread(part / parts, part % parts, shared + part * kernels.most());
+        #pragma omp for
+        for (long thread = 0; thread < threads; thread++) {
+            float *spread = own + thread * each, *products = spread + spread_size;
+            float *nowhere = products + count * number, *one = nowhere + outs, *pixels[size * size];
+            floats strange = {};
+            const Range units = share(blocks * groups, thread, threads);
+            for (long unit = units.first; unit < units.last; unit++) {
+                const long start = unit / groups * block, end = std::min(start + block, squares);
+                const Range group = share(panels, unit % groups, groups);
+                for (long square = start; square < end; square++)
+                    spread_image(images, square, zeros, spread + (square - start) * row, layout);
+                for (long panel = group.first; panel < group.last; panel++) {
+                    for (long part = 0; part < parts; part++) {
+                        const Range some = kernels.channels(part);
+                        const float* b = is_shared ? shared + (panel * parts + part) * kernels.most() : one;
+                        if (!is_shared) kernels.spread(panel, part, one);
+                        auto multiply = part ? multiply_rows<true> : multiply_rows<false>;
+                        for (long i = 0; i < count; i++)
+                            multiply(spread + part * layout.part + i * layout.number, row, end - start,
+                                     b + i * kernels.number(some), some.size(), products + i * number);
+                    }
+                    for (long square = start; square < end; square++) {
+                        results.template pixels<0>(square, nowhere, pixels);
+                        const float* from = products + (square - start) * panel_width;
+                        gather_square<size>(from, number, bias, pixels, panel * panel_width, strange);
                     }
                 }
             }
+            for (int i = 0; i < vector_width; i++) is_finite = is_finite && strange[i] == 0;
         }
     }
+    return is_finite;
 }
 
 // The gradient of some channels of the weight. If squares need several blocks, sums are kept for each pair of panels;
 // blocks are added one after another, so that the sums are the same however squares and channels are cut.
-struct Sums {
+template <int size> struct Sums {
     Range outs, ins;
     long squares;
 
-    static constexpr long each = 16 * panel_width * panel_width;
+    static constexpr long count = numbers<size>, each = count * panel_width * panel_width;
     long pairs() const { return ins.size() / panel_width * (outs.size() / panel_width); }
-    long width() const { return 16 * (ins.size() + outs.size()); }
+    long width() const { return count * (ins.size() + outs.size()); }
+    long run() const { return std::clamp(squares / 2, 16L, 32L); }  // is summed up by itself: long sums are less exact
     bool is_whole() const { return squares * width() <= pairs() * each + most_floats; }
-    long block() const { return is_whole() ? squares : split(squares, std::max(64L, most_floats / width())); }
-    Layout layout(Range channels) const { return {channels, block() * channels.size() + line, block() * panel_width}; }
-    long size() const { return width() * block() + 32 * line + (is_whole() ? 1 : pairs()) * each; }
+    long block() const {  // of whole runs
+        return is_whole() ? squares : (split(squares, std::max(64L, most_floats / width())) + run() - 1) / run() * run();
+    }
+    Layout layout(Range channels) const {
+        const long number = block() * panel_width + line;
+        return {channels, panel_width, number, count * number};
+    }
+    long floats_needed() const {
+        return layout(ins).all() + layout(outs).all() + (is_whole() ? 1 : pairs()) * each;
+    }
 
-    void add_up(const Images& gradients, const Images& images, float* zeros, float* memory, float* weight) const {
+    void add_up(const Images<size>& gradients, const Images<size>& images, float* zeros, float* memory,
+                float* weight) const {
         const Layout of_a = layout(outs), of_b = layout(ins);
-        float *a = memory, *b = a + 16 * of_a.number, *sums = b + 16 * of_b.number;
+        float *a = memory, *b = a + of_a.all(), *sums = b + of_b.all();
         for (long start = 0; start < squares; start += block()) {
             const long end = std::min(start + block(), squares);
             for (long square = start; square < end; square++) {
@@ -205,31 +265,38 @@ struct Sums {
             for (long pair = 0; pair < pairs(); pair++) {
                 const long out = pair % (outs.size() / panel_width), in = pair / (outs.size() / panel_width);
                 float* sum = sums + (is_whole() ? 0 : pair) * each;
-                for (long i = 0; i < 16; i++) {
-                    const float* first = a + i * of_a.number + out * of_a.panel;
-                    const float* second = b + i * of_b.number + in * of_b.panel;
-                    auto multiply = start ? multiply_panels<true> : multiply_panels<false>;
-                    multiply(first, second, end - start, sum + i * panel_width * panel_width);
+                for (long i = 0; i < count; i++) {
+                    const float* first = a + i * of_a.number + out * of_a.part;
+                    const float* second = b + i * of_b.number + in * of_b.part;
+                    for (long k = start; k < end; k += run()) {
+                        auto multiply = k ? multiply_panels<true> : multiply_panels<false>;
+                        const long place = (k - start) * panel_width;
+                        multiply(first + place, second + place, std::min(run(), end - k),
+                                 sum + i * panel_width * panel_width);
+                    }
                 }
                 const long row = outs.first + out * panel_width, column = ins.first + in * panel_width;
-                if (end == squares) gather_weight(sum, images.channels, weight + row * 9 * images.channels + column);
+                if (end == squares)
+                    gather_weight<size>(sum, images.channels, weight + row * 9 * images.channels + column);
             }
         }
     }
 };
 
-static void add_up(const Images& gradients, const Images& images, float* weight, long threads) {
+template <int size>
+static void add_up(const Images<size>& gradients, const Images<size>& images, float* weight, long threads) {
     const long out_panels = gradients.channels / panel_width, in_panels = images.channels / panel_width;
     long down = 1, across = 1;  // groups of panels, at least as many as there are threads
     while (down * across < threads && (down < out_panels || across < in_panels))
         (down <= across && down < out_panels) || across == in_panels ? down++ : across++;
     auto sums = [&](long unit) {
         const Range out = share(out_panels, unit / across, down), in = share(in_panels, unit % across, across);
-        return Sums{{out.first * panel_width, out.last * panel_width}, {in.first * panel_width, in.last * panel_width},
-                    images.squares()};
+        return Sums<size>{{out.first * panel_width, out.last * panel_width},
+                          {in.first * panel_width, in.last * panel_width},
+                          images.squares()};
     };
     long most = 0;
-    for (long unit = 0; unit < down * across; unit++) most = std::max(most, sums(unit).size());
+    for (long unit = 0; unit < down * across; unit++) most = std::max(most, sums(unit).floats_needed());
     const long channels = std::max(gradients.channels, images.channels);
     Memory memory(threads * most + channels);
     float *own = memory.take(threads * most), *zeros = memory.zeros(channels);
@@ -243,13 +310,26 @@ static void add_up(const Images& gradients, const Images& images, float* weight,
 
 enum { forward, gradient_of_images, gradient_of_weight };
 
-void kernel(float* images, float* results, float* weight, const float* bias, long what, long count, long height,
-            long width, long ins, long outs, long threads) {
+struct Call {
+    float *images, *results, *weight;
+    const float* bias;
+    long what, count, height, width, ins, outs, threads;
+
+    template <int size> bool run() const {
+        const Images<size> in{images, count, height, width, ins}, out{results, count, height, width, outs};
+        if (what == forward) return convolve(in, weight, false, bias, out, threads);
+        if (what == gradient_of_images) return convolve(out, weight, true, bias, in, threads);
+        add_up(out, in, weight, threads);
+        return true;
+    }
+};
+
+// In squares of four by four, what is not finite would go further than it should.
+void kernel(float* images, float* results, float* weight, const float* bias, long size, long what, long count,
+            long height, long width, long ins, long outs, long threads) {
     const WithoutLock released;
-    const Images in{images, count, height, width, ins}, out{results, count, height, width, outs};
-    if (what == forward) convolve(in, weight, false, bias, out, threads);
-    else if (what == gradient_of_images) convolve(out, weight, true, bias, in, threads);
-    else add_up(out, in, weight, threads);
+    const Call call{images, results, weight, bias, what, count, height, width, ins, outs, threads};
+    if (size != 4 || !call.run<4>()) call.run<2>();
 }
 """
 
@@ -259,6 +339,7 @@ _INCLUDES = """
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <sys/mman.h>
 """
 
 #: `kernel(images, results, weight, bias, what, sizes, threads)`: of images, results and weight, that is written which
