@@ -142,8 +142,8 @@ def num_builds_at_once() -> int:
 def build_module(source: str) -> Callable[[], Any]:
     """Begin to build the C++ of a Python module that is called `kernel`; what is returned waits for the module.
 
-    Where Inductor runs one thing at a time, it is built when it is waited for: torch 2.13 would hold the lock of a build
-    while it runs it, and wait for itself."""
+    Where Inductor runs one thing at a time, it is built when it is waited for: torch 2.13 would hold the lock of a
+    build while it runs it, and wait for itself."""
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 

@@ -75,10 +75,10 @@ def test_kernels_are_built_where_one_thing_runs_at_a_time(monkeypatch):
     from torch._inductor import codecache, config
 
     toolchain.prepare()
-    monkeypatch.setattr(config, "compile_threads", 1)  # as on a machine with one core
     monkeypatch.setattr(codecache, "LOCK_TIMEOUT", 5)  # a build that waits for itself does so for ten minutes
     name = f"only_{os.urandom(8).hex()}"  # never built before
-    (made,) = build_kernels({name: ADD.replace("more", name)}, "")().values()
+    with config.patch(compile_threads=1):  # as on a machine with one core
+        (made,) = build_kernels({name: ADD.replace("more", name)}, "")().values()
     out = torch.zeros(1)
     made(torch.ones(1), out)
     assert out.item() == 2

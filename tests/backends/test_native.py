@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import platform
 import random
 import subprocess
 from types import SimpleNamespace
@@ -139,7 +140,10 @@ class _Root(SimpleNamespace):
 
 
 @needs_compiler
-def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
+@pytest.mark.parametrize("vectors", ["-march=native", "-march=native -mno-avx512f", ""])
+def test_products_are_right_for_all_layouts_and_write_nothing_else(vectors, tmp_path):
+    if "avx" in vectors and platform.machine() != "x86_64":
+        pytest.skip("these are vectors of another processor")
     chance = random.Random(0)
     sizes = [
         (32, 128, 16),
@@ -150,6 +154,8 @@ def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
         (5, 43, 264),
         (20, 10, 64),
         (1, 16, 520),
+        (16, 70, 256),
+        (33, 64, 48),
     ]
     sizes += [tuple(chance.randint(1, 40) for _ in range(3)) for _ in range(4)]
     cases = []
@@ -164,7 +170,7 @@ def test_products_are_right_for_all_layouts_and_write_nothing_else(tmp_path):
     functions = [f'extern "C" void f{i}{head} {{ {call}(a, b, bias, c); }}\n' for i, call in enumerate(calls)]
     source, made = tmp_path / "products.cpp", tmp_path / "products.so"
     source.write_text(PRODUCTS + "".join(functions))
-    flags = ["-std=c++17", "-O2", "-march=native", "-fPIC", "-shared"]
+    flags = ["-std=c++17", "-O2", *vectors.split(), "-fPIC", "-shared"]
     subprocess.run([toolchain.compiler(), *flags, str(source), "-o", str(made)], check=True)
     library = ctypes.CDLL(str(made))
     for place, (a, b, out, added) in enumerate(cases):

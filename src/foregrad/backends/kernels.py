@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from foregrad.backends.native import native
+from foregrad.backends.scalars import read_once
 from foregrad.backends.write_series import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
 from foregrad.substrate_inductor import build_module, num_builds_at_once
 
@@ -117,7 +118,7 @@ def in_one_file(sources: Sequence[str], call: str = "") -> str:
     """The source of a Python module with the functions `kernel_0`, `kernel_1`, ... from files with a `kernel` each, or
     with the one function that calls them."""
     includes = dict.fromkeys(line for source in sources for line in _INCLUDE.findall(source))
-    bodies = [_INCLUDE.sub("", source).replace('extern "C"', "") for source in sources]
+    bodies = [read_once(_INCLUDE.sub("", source).replace('extern "C"', "")) for source in sources]
     spaces = [f"namespace kernel_{place} {{\n{body}\n}}\n" for place, body in enumerate(bodies)]
     functions = {f"kernel_{place}": f"kernel_{place}::kernel" for place in range(len(sources))}
     methods = ", ".join(f'method<{function}>("{name}")' for name, function in functions.items())

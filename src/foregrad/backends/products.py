@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import torch
 
+from foregrad.backends.sixteen import SIXTEEN
 from foregrad.backends.vectors import VECTORS
 
 #: Multiplications up to which one core is done before a library, with its threads, would be.
-_MOST_MULTIPLICATIONS = 1 << 22
+_MOST_MULTIPLICATIONS = 1 << (24 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 22)
 #: And where there is one thread and the first factor has few rows: a library puts the second one in order for these.
 _MOST_FOR_FEW_ROWS, _FEW_ROWS = 1 << 26, 64
 #: Elements of a matrix up to which a row times it is as fast as a library's.
@@ -51,17 +52,20 @@ def fetch_call(b: Matrix) -> str:
 
 
 #: `product(a, b, bias, c)`: c = a b, or a b + bias. Sums stay in registers: in tiles of up to 6 rows and 2 vectors of
-#: columns, each over a block of the second factor's rows that fits into the first cache. All tiles are about as high,
-#: since a low one waits for its own sums. Columns that do not fill two vectors, and a second factor that is transposed
-#: or whose rows would fall on one another in the cache, go through a panel on the stack. Where this costs more than it
-#: gives, which is for few rows, columns are multiplied as they lie: `dots` are tiles of up to 3 rows and 4 columns.
-#: Weights lie far away after a step over many others: while a panel is multiplied, the next one is on its way.
+#: columns (14 rows with the registers of AVX-512), each over a block of the second factor's rows that fits into the
+#: first cache. All tiles are about as high, since a low one waits for its own sums. Columns that do not fill two
+#: vectors, and a second factor that is transposed or whose rows would fall on one another in the cache, go through a
+#: panel on the stack. Where this costs more than it gives, which is for few rows, columns are multiplied as they lie:
+#: `dots` are tiles of up to 3 rows and 4 columns.
+#: Weights lie far away after a step over many others: while a panel is multiplied, the next one is on its way. With
+#: AVX-512 it is sent for line by line between multiplications, since many requests at once hold up the panel that is
+#: needed now; and so are the next rows of a panel that is read from where it lies.
 PRODUCTS = (
     VECTORS
+    + SIXTEEN
     + r"""
 #include <type_traits>
-constexpr long tile_rows = 6, most_depth = 256;
-typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+constexpr long tile_rows = has_sixteen ? 14 : 6, most_depth = 256;
 
 // A vector that is read once and used several times: compilers would rather read it for each use.
 static inline __attribute__((always_inline)) eight read_once(const float* from) {
@@ -72,24 +76,32 @@ static inline __attribute__((always_inline)) eight read_once(const float* from) 
     return value;
 }
 
-template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long start_row>
-static inline __attribute__((always_inline)) void tile(const float* a, const float* b, const float* start, float* c) {
+template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long start_row, typename Fetch>
+static inline __attribute__((always_inline)) void tile(
+    const float* a, const float* b, const float* start, float* c, Fetch fetch) {
     floats sums[rows][2];
-    #pragma GCC unroll 8
+    #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
         #pragma GCC unroll 2
         for (int j = 0; j < 2; j++)
             sums[i][j] = start_row < 0 ? floats{} : *(const floats*)(start + i * start_row + j * vector_width);
     for (long k = 0; k < inner; k++) {
-        floats first = *(const floats*)(b + k * b_row), second = *(const floats*)(b + k * b_row + vector_width);
-        #pragma GCC unroll 8
+        floats second[2];
+        #pragma GCC unroll 2
+        for (int j = 0; j < 2; j++) {
+            second[j] = *(const floats*)(b + k * b_row + j * vector_width);
+            if (has_sixteen && b_row != panel_width) __builtin_prefetch(b + (k + 8) * b_row + j * vector_width);
+        }
+        if (has_sixteen && a_row == 1) __builtin_prefetch(a + (k + 8) * a_column);
+        fetch(k);
+        #pragma GCC unroll 16
         for (int i = 0; i < rows; i++) {
             const float one = a[i * a_row + k * a_column];
-            sums[i][0] += one * first;
-            sums[i][1] += one * second;
+            #pragma GCC unroll 2
+            for (int j = 0; j < 2; j++) sums[i][j] += one * second[j];
         }
     }
-    #pragma GCC unroll 8
+    #pragma GCC unroll 16
     for (int i = 0; i < rows; i++)
         #pragma GCC unroll 2
         for (int j = 0; j < 2; j++) *(floats*)(c + i * c_row + j * vector_width) = sums[i][j];
@@ -142,7 +154,11 @@ static inline __attribute__((always_inline)) void dots(const float* a, const flo
 template <long inner, long b_row, long b_column>
 static void fill_panel(const float* b, long width, float* panel) {
     const bool is_full = width == panel_width;
-    if (is_full && b_row == 1 && inner % 8 == 0) {
+    if (is_full && b_row == 1 && has_sixteen && inner % 16 == 0) {
+        for (long j = 0; j < panel_width; j += 16)
+            for (long k = 0; k < inner; k += 16)
+                transpose_sixteen(b + k + j * b_column, b_column, panel + k * panel_width + j, panel_width);
+    } else if (is_full && b_row == 1 && inner % 8 == 0) {
         for (long j = 0; j < panel_width; j += 8)
             for (long k = 0; k < inner; k += 8)
                 transpose(b + k + j * b_column, b_column, panel + k * panel_width + j, panel_width);
@@ -157,19 +173,19 @@ static void fill_panel(const float* b, long width, float* panel) {
     }
 }
 
-template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long start_row>
+template <int rows, long inner, long a_row, long a_column, long b_row, long c_row, long start_row, typename Fetch>
 static inline void multiply(
-    const float* a, const float* b, const float* panel, const float* start, long width, float* c) {
+    const float* a, const float* b, const float* panel, const float* start, long width, float* c, Fetch fetch) {
     if (b) {
-        tile<rows, inner, a_row, a_column, b_row, c_row, start_row>(a, b, start, c);
+        tile<rows, inner, a_row, a_column, b_row, c_row, start_row>(a, b, start, c, fetch);
     } else if (width == panel_width) {
-        tile<rows, inner, a_row, a_column, panel_width, c_row, start_row>(a, panel, start, c);
+        tile<rows, inner, a_row, a_column, panel_width, c_row, start_row>(a, panel, start, c, fetch);
     } else {
         float results[rows * panel_width], starts[rows * panel_width] = {};
         if (start_row >= 0)
             for (long i = 0; i < rows; i++)
                 for (long j = 0; j < width; j++) starts[i * panel_width + j] = start[i * start_row + j];
-        tile<rows, inner, a_row, a_column, panel_width, panel_width, panel_width>(a, panel, starts, results);
+        tile<rows, inner, a_row, a_column, panel_width, panel_width, panel_width>(a, panel, starts, results, fetch);
         for (long i = 0; i < rows; i++)
             for (long j = 0; j < width; j++) c[i * c_row + j] = results[i * panel_width + j];
     }
@@ -198,15 +214,23 @@ static inline void fetch_panel(const float* b, long part = 0, long num = 1, long
 template <long rows, long columns, long inner, long a_row, long a_column, long b_row, long b_column, long c_row,
           long start_row>
 static void block(const float* a, const float* b, const float* start, float* c) {
+    constexpr bool has_rows = b_column == 1;
+    constexpr bool is_direct = has_rows && (rows <= (has_sixteen ? 64 : 16) || b_row % 512);
+    constexpr long second_half = has_rows ? 16 : inner / 2;
     alignas(64) float panel[inner * panel_width];
     for (long n = 0; n < columns; n += panel_width) {
         const long width = columns - n < panel_width ? columns - n : panel_width;
-        const float* direct = b_column == 1 && (rows <= 16 || b_row % 512) && width == panel_width ? b + n : nullptr;
+        const float* direct = is_direct && width == panel_width ? b + n : nullptr;
         if (!direct) fill_panel<inner, b_row, b_column>(b + n * b_column, width, panel);
         each_tile<rows, tile_rows>([&](auto height, long m) {
-            if (n + width < columns) fetch_panel<inner, b_row, b_column>(b + (n + width) * b_column, m, height, rows);
+            const float* next = n + width < columns ? b + (n + width) * b_column : nullptr;
+            if (!has_sixteen && next) fetch_panel<inner, b_row, b_column>(next, m, height, rows);
+            const float* part = next ? next + (m ? second_half : 0) : b;
             multiply<height.value, inner, a_row, a_column, b_row, c_row, start_row>(
-                a + m * a_row, direct, panel, start + m * start_row + n, width, c + m * c_row + n);
+                a + m * a_row, direct, panel, start + m * start_row + n, width, c + m * c_row + n, [=](long k) {
+                    const long line = has_rows ? k * b_row : k % 32 * b_column + k / 32 * 16;
+                    if (has_sixteen) __builtin_prefetch(part + line, 0, 2);
+                });
         });
     }
 }
@@ -214,8 +238,17 @@ static void block(const float* a, const float* b, const float* start, float* c) 
 template <long rows, long columns, long inner, long a_row, long a_column, long b_row, long b_column, long c_row,
           long bias_row>
 static void product(const float* a, const float* b, const float* bias, float* c) {
-    constexpr bool is_wide = columns >= panel_width && (inner <= 8 * rows || inner * rows > 1 << 16);
-    if constexpr (b_row == 1 && a_column == 1 && inner % 8 == 0 && !is_wide) {
+    constexpr bool is_wide = inner < 8 * rows + !has_sixteen || inner * rows > 1 << 16;
+    constexpr bool has_dots = b_row == 1 && a_column == 1 && !(is_wide && columns >= panel_width);
+    if constexpr (has_dots && has_sixteen && inner % 16 == 0) {
+        each_tile<columns, 4>([&](auto width, long n) {
+            each_tile<rows, 4>([&](auto height, long m) {
+                const float* next = b + (n + 4 + m / 4 % 4) * b_column;
+                dots_of_sixteen<height.value, width.value, inner, a_row, b_column, c_row, bias_row>(
+                    a + m * a_row, b + n * b_column, next, bias + m * bias_row + n, c + m * c_row + n);
+            });
+        });
+    } else if constexpr (has_dots && inner % 8 == 0) {
         each_tile<columns, 4>([&](auto width, long n) {
             each_tile<rows, 3>([&](auto height, long m) {
                 dots<height.value, width.value, inner, a_row, b_column, c_row, bias_row>(

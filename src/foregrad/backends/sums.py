@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.join import joined, node_like
 from foregrad.program.clean import clean
 from foregrad.program.marks import copied
 from foregrad.program.program import Program
@@ -86,32 +87,20 @@ def _is_small(term: fx.Node, total: fx.Node) -> bool:
 
 def _product(total: fx.Node, terms: list[fx.Node]) -> fx.Node:
     """The value of a sum, computed just before it."""
+    terms = terms[::-1]  # backward begins with the last step, and the inputs of all steps may be one tensor
     firsts: Any = [term.args[0] for term in terms]
     seconds: Any = [term.args[1] for term in terms]
     with total.graph.inserting_before(total):
         if all(first.target is aten.t.default for first in firsts):
-            long = _cat(total, [first.args[0] for first in firsts], 0)
+            long = joined(total, [first.args[0] for first in firsts], 0)
             shape, stride = long.meta["spec"].shape, long.meta["spec"].stride
             spec = replace(long.meta["spec"], shape=shape[::-1], stride=stride[::-1])
-            long = _node(total, aten.t.default, (long,), spec)
+            long = node_like(total, aten.t.default, (long,), spec)
         else:
-            long = _cat(total, firsts, 1)
-        value = _node(total, aten.mm.default, (long, _cat(total, seconds, 0)), terms[0].meta["spec"])
+            long = joined(total, firsts, 1)
+        value = node_like(total, aten.mm.default, (long, joined(total, seconds, 0)), terms[0].meta["spec"])
         for other in _leaves(total):
             if other not in terms:
-                value = _node(total, aten.add.Tensor, (value, other), total.meta["spec"])
+                value = node_like(total, aten.add.Tensor, (value, other), total.meta["spec"])
     value.meta["key"] = total.meta.get("key", total.name)
     return value
-
-
-def _cat(total: fx.Node, values: list[fx.Node], dim: int) -> fx.Node:
-    shape = list(values[0].meta["spec"].shape)
-    shape[dim] = sum(value.meta["spec"].shape[dim] for value in values)
-    spec = replace(values[0].meta["spec"], shape=tuple(shape), stride=(shape[1], 1))
-    return _node(total, aten.cat.default, (values, dim), spec)
-
-
-def _node(total: fx.Node, op: Any, args: tuple[Any, ...], spec: Spec) -> fx.Node:
-    made = total.graph.call_function(op, args)
-    made.meta = {**total.meta, "spec": spec, "key": (total.meta.get("key", total.name), made.name)}
-    return made
