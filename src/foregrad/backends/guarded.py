@@ -16,6 +16,7 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.substrate import BELOW_AUTOGRAD, check_layout, exclude_keys, ops_are_transformed
+from foregrad.words.heap import keep_freed_memory
 from foregrad.words.spec import Spec
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class Guarded:
         self.graph, self.name, self.layouts = graph, name, layouts
         self.cuts = cuts  # where the graph was cut into regions
         self._is_given_by_hooks = name == "backward"
+        keep_freed_memory()
 
     @staticmethod
     def of(run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> Guarded:
