@@ -37,4 +37,5 @@ def test_an_interrupt_leaves_nothing_behind(backend, whom, times, tmp_path):
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told["left"] == []
-    assert len(told["moments"]) == times
+    lost = done.stderr.count("Exception ignored in")  # Python drops one that arrives in a finalizer, and says so
+    assert len(told["moments"]) + lost == times

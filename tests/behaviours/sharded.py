@@ -116,3 +116,5 @@ def collectives(mesh):
 
 if __name__ == "__main__":
     main(int(sys.argv[1]), sys.argv[2])
+    sys.stdout.flush()
+    os._exit(0)  # now and then torch 2.13 aborts when it ends a thread of gloo's at the end of a process
