@@ -130,7 +130,7 @@ def test_rng_3_every_way_to_draw(wrap):
         y = x.exp() * torch.rand(4, 4) + torch.randn_like(x) * x.sin()
         y = y.sin() * torch.empty(4, 4).normal_(1.0, 2.0) + y[torch.randperm(4)].cos()
         y = y * torch.bernoulli(x.sigmoid()) + torch.randint(0, 9, (4, 4)) * y.sin()
-        y = y * torch.empty(4, 4).t().uniform_().exp() + functional.rrelu(y, training=True)
+        y = y * torch.empty_like(y).t().uniform_().exp() + functional.rrelu(y, training=True)
         return (y * x.softmax(1).multinomial(4).float()).sin() * torch.normal(x.exp(), 0.5)
 
     x = leaf(4, 4, dtype=torch.float64)  # the sines of large numbers would show the rounding of short ones
