@@ -108,7 +108,6 @@ __all__ = [
     "reinterpret_tensor",
     "repeatable_checkpoints",
     "replace_scaled_step",
-    "run_engine",
     "saved_by",
     "set_version",
     "set_versions",
@@ -186,15 +185,6 @@ def is_marked_effectful(func: OpOverload) -> bool:
 def lazy_graph_module(constants: Mapping[str, Any], graph: fx.Graph, name: str) -> fx.GraphModule:
     """A graph module whose Python code is written when it is first run or printed: most are only looked at."""
     return _LazyGraphModule(dict(constants), graph, class_name=name)
-
-
-def run_engine(
-    sources: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], slots: Sequence[Any], *, create_graph: bool
-) -> tuple[torch.Tensor | None, ...]:
-    """`torch.autograd.grad`, keeping the graph, past torch function modes: these stay on for hooks and Functions."""
-    return torch.autograd.graph._engine_run_backward(
-        tuple(sources), tuple(tangents), True, create_graph, tuple(slots), allow_unreachable=True, accumulate_grad=False
-    )
 
 
 def set_version(tensor: torch.Tensor, version: int) -> None:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from tests.house.source import Module, dependencies, imports, layout, modules, place
 
 SUBSTRATE = tuple(
-    f"foregrad.substrate{part}" for part in ("", "_graph", "_inductor", "_keep", "_keys", "_shapes", "_start")
+    f"foregrad.substrate{part}"
+    for part in ("", "_engine", "_graph", "_inductor", "_keep", "_keys", "_shapes", "_start")
 )
 FORBIDDEN = ("torch._functorch", "torch._dynamo", "functorch")
 

@@ -6,6 +6,7 @@ happens to ghosts as it would to real tensors. What is left for after the call i
 
 from __future__ import annotations
 
+import threading
 import warnings
 import weakref
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.substrate import has_hooks, no_function_modes
+from foregrad.substrate import FakeTensor, has_hooks, no_dispatch_modes, no_function_modes
 
 REPLACED: Any = object()  # the .grad on entry, where the function assigns another one without a look at it
 
@@ -29,7 +30,8 @@ class Grads:
         self._recorder = recorder
         self._inputs = inputs
         self._nodes: list[Any] = []  # accumulators of the ghosts: the hooks on them live as long as they do
-        self._held: dict[Lifted, torch.Tensor | None] = {}  # the real .grad of each leaf
+        self._handles: list[Any] = []  # of hooks on real leaves, while the function runs
+        self._thread = threading.get_ident()
         self.on_entry: dict[Lifted, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
         self.accumulated: set[Lifted] = set()  # inputs to which `backward()` inside the function adds
         self.hooked: set[Lifted] = set()  # inputs that have hooks, or on which the function registers one
@@ -42,8 +44,6 @@ class Grads:
         leaf = lifted.slot if lifted.slot is not None else lifted.ghost
         if not leaf.requires_grad or not leaf.is_leaf or leaf.is_inference():
             return
-        if lifted.is_leaf and lifted.real is not None:
-            self._held[lifted] = lifted.real.grad
         node = _accumulator(leaf)
         if node is None:  # a view made under no_grad gets no gradient
             return
@@ -52,10 +52,36 @@ class Grads:
         def before(_: Any) -> None:
             grads, found = me(), it()
             if grads is not None and found is not None:
-                grads._accumulates(found)
+                with no_function_modes():
+                    grads._accumulates(found)
 
         node.register_prehook(before)
         self._nodes.append(node)
+        if lifted.is_leaf and not self._recorder.phase:
+            self._redirect(lifted, node)
+
+    def _redirect(self, lifted: Lifted, node: Any) -> None:
+        """What the engine would add to the .grad of a real leaf is added to its ghost's: code that torch's modes do not
+        see, as in an extension, may have differentiated with respect to the real one."""
+        real = lifted.real
+        if real is None or isinstance(real, FakeTensor) or not real.requires_grad:
+            return
+        me, it = weakref.ref(self), weakref.ref(lifted)
+
+        def move(arrived: Any) -> Any:
+            grads, found = me(), it()
+            if grads is None or found is None or threading.get_ident() != grads._thread:
+                return None
+            with no_function_modes():
+                grads._accumulates(found)
+                node(*arrived)
+            return tuple(None for _ in arrived)
+
+        with no_dispatch_modes():
+            accumulator = _accumulator(real)
+        if accumulator is not None:
+            self._handles.append(accumulator.register_prehook(move))
+            self._nodes.append(accumulator)
 
     def hook(self, lifted: Lifted) -> None:
         """A hook on an input belongs to the real tensor, so no gradient inside the function would pass through it."""
@@ -107,44 +133,11 @@ class Grads:
             self.open(lifted)
         self.on_entry.setdefault(lifted, REPLACED)
 
-    def take_back(self, lifted: Lifted) -> None:
-        """A custom Function may have been given the real leaf: what the engine has added there belongs to the ghost."""
-        if lifted not in self._held or lifted.real is None:
-            return
-        held = self._held[lifted]
-        added = self._restore(lifted)
-        if added is not held:
-            self._accumulates(lifted)
-            if lifted.ghost.grad is not self.on_entry[lifted]:
-                raise self._refusal(
-                    f"backward() inside the function reaches an input {lifted.spec} in two ways, one of them through a "
-                    "custom Function that took it from outside",
-                    "Pass it to the function as an argument.",
-                )
-            lifted.ghost.grad = added
-        elif held is not None and lifted not in self.on_entry:
-            found = self._inputs.find(held)
-            if found is not None and not found.is_argument:
-                self.open(lifted)
-
-    def _restore(self, lifted: Lifted) -> torch.Tensor | None:
-        """Put back the .grad of a real leaf; gives what was found there."""
-        assert lifted.real is not None
-        found, held = lifted.real.grad, self._held[lifted]
-        if found is not held:
-            lifted.real.grad = held
-        return found
-
     def finish(self) -> None:
-        """The function has returned."""
-        for lifted in list(self._held):
-            self.take_back(lifted)
-
-    def abandon(self) -> None:
-        """The function has raised."""
-        for lifted in self._held:
-            if lifted.real is not None:
-                self._restore(lifted)
+        """The function has returned or raised: real leaves are as they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles = []
 
     def assumed(self) -> tuple[tuple[Lifted, Lifted | None], ...]:
         """Inputs whose .grad on entry matters, and the input that it is, or None."""

@@ -27,7 +27,8 @@ from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
-from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes
+from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
+from foregrad.substrate_engine import with_engine
 from foregrad.words.wrapped import is_wrapper, parts
 
 Tensor = torch.Tensor
@@ -61,6 +62,8 @@ class Intercept(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         args = self._swap(args)
         kwargs = self._swap(kwargs) if kwargs else {}
+        if func in _ENGINE:
+            return self._run_engine(func, args, kwargs)
         elsewhere = self._recorder.device
         if elsewhere.true is not None:
             if func in ASKS and len(args) == 1 and not kwargs:
@@ -106,6 +109,20 @@ class Intercept(TorchFunctionMode):
             return {k: self._swap(v) for k, v in value.items()}
         return value
 
+    def swapped(self, value: Any) -> Any:
+        """What a custom Function is given for an argument."""
+        if not isinstance(value, Tensor) or self._recorder.is_aside:
+            return value
+        with no_function_modes():
+            return self._swap(value)
+
+    def _run_engine(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Real tensors are swapped in what the engine runs too: hooks, Functions, what a checkpoint computes again."""
+        if func is Tensor.backward:
+            func, kwargs = torch.autograd.backward, {**kwargs, "grad_tensors": kwargs["gradient"]}
+            del kwargs["gradient"]
+        return with_engine(func, self)(*args, **kwargs)
+
     def _is_ours(self, value: Tensor) -> bool:
         """Whether an unknown tensor came from the recording: autograd unpacks copies of ghosts."""
         return value.layout is torch.strided and any(map(self._recorder.owns, parts(value)))
@@ -139,14 +156,12 @@ class Intercept(TorchFunctionMode):
     def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         lifted = self._inputs.of_ghost(args[0])
         if lifted is not None:
-            self._grads.take_back(lifted)
             self._grads.open(lifted)
         return func(*args)
 
     def set_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         lifted = self._inputs.of_ghost(args[0])
         if lifted is not None:
-            self._grads.take_back(lifted)
             self._grads.replace(lifted)
         return func(*args)
 
@@ -252,6 +267,9 @@ def refuse(what: str, instead: str) -> None:
     code, instruction = user_frame(2)
     raise CaptureError(f"the function {what}.\n  at {Origin(code, instruction, '')}\n{instead}")
 
+
+#: Functions of torch that run the autograd engine.
+_ENGINE = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 
 _COV = {torch.ops.aten.ge.Scalar: True, torch.ops.aten.ne.Scalar: True, torch.ops.aten.le.Scalar: False}
 

@@ -34,11 +34,11 @@ from foregrad.substrate import (
     no_dispatch_modes,
     no_saved_tensor_hooks,
     repeatable_checkpoints,
-    run_engine,
     tree_flatten,
     tree_flatten_with_path,
     uninitialized_memory_untouched,
 )
+from foregrad.substrate_engine import functions_take, run_engine
 from foregrad.words.size import thawed
 from foregrad.words.spec import Spec, contiguous_stride
 from foregrad.words.wrapped import is_wrapper
@@ -140,17 +140,17 @@ class Recording:
                     fakes(self.sizes),
                     self.recorder,
                     self.intercept,
+                    functions_take(self.intercept.swapped),
                 ):
                     result = function(*ghost_args, **ghost_kwargs)
                 self.leaves_grad_mode = torch.is_grad_enabled()
-                self.grads.finish()
             except Exception as error:
-                self.grads.abandon()
                 refusal = self._refusal(error)
                 if refusal is None:
                     raise
                 raise refusal from error
             finally:
+                self.grads.finish()
                 torch.set_grad_enabled(mode)
         self._take_outputs(result)
         self.num_forward = len(self.recorder.ops)
@@ -313,6 +313,7 @@ class Recording:
             fakes(self.sizes),
             self.recorder,
             self.intercept,
+            functions_take(self.intercept.swapped),
         ):
             yield
 

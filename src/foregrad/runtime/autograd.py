@@ -8,6 +8,8 @@ from typing import Any
 
 import torch
 
+from foregrad.substrate_engine import apply_of
+
 
 @dataclass(frozen=True, eq=False)
 class AutogradFunction:
@@ -21,4 +23,4 @@ class AutogradFunction:
         """How to call it: past the part of torch that looks for transforms, which are ruled out."""
         members = {"forward": staticmethod(self.forward), "backward": staticmethod(self.backward)}
         made = type(self.name, (torch.autograd.Function,), members)
-        return super(torch.autograd.Function, made).apply  # type: ignore[misc]
+        return apply_of(made)

@@ -1,0 +1,73 @@
+"""The private names of torch by which the autograd engine is run, and custom Functions are called.
+
+Checked against torch 2.13.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FunctionType
+from typing import Any
+
+import torch
+from torch.autograd.function import _SingleLevelFunction
+
+__all__ = ["apply_of", "functions_take", "run_engine", "with_engine"]
+
+_lock = threading.Lock()
+_swaps: dict[int, list[Callable[[Any], Any]]] = {}  # by thread
+
+
+def run_engine(
+    sources: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], slots: Sequence[Any], *, create_graph: bool
+) -> tuple[torch.Tensor | None, ...]:
+    """`torch.autograd.grad`, keeping the graph, past torch function modes: these stay on for hooks and Functions."""
+    return torch.autograd.graph._engine_run_backward(
+        tuple(sources), tuple(tangents), True, create_graph, tuple(slots), allow_unreachable=True, accumulate_grad=False
+    )
+
+
+def with_engine(func: Any, around: Any) -> Callable[..., Any]:
+    """`torch.autograd.grad` or `backward`, with the engine run inside a context: torch leaves its function modes before
+    these functions begin, and hooks and Functions would run without."""
+
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with around:
+            return torch.autograd.graph._engine_run_backward(*args, **kwargs)
+
+    names = {**func.__globals__, "_engine_run_backward": run}
+    made = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)
+    made.__kwdefaults__ = func.__kwdefaults__
+    return made
+
+
+def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
+    """How to call a Function past the part of torch that looks for transforms."""
+    return super(_SingleLevelFunction, function).apply  # type: ignore[misc]
+
+
+@contextmanager
+def functions_take(swap: Callable[[Any], Any]) -> Iterator[None]:
+    """Custom Functions that this thread calls are given what `swap` makes of each argument: no mode sees the call."""
+    thread = threading.get_ident()
+    with _lock:
+        _swaps.setdefault(thread, []).append(swap)
+        _SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        with _lock:
+            _swaps[thread].pop()
+            if not _swaps[thread]:
+                del _swaps[thread]
+            if not _swaps:
+                del _SingleLevelFunction.apply  # type: ignore[attr-defined]
+
+
+def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
+    swaps = _swaps.get(threading.get_ident())
+    if swaps is not None:
+        args, kwargs = tuple(map(swaps[-1], args)), {name: swaps[-1](value) for name, value in kwargs.items()}
+    return apply_of(function)(*args, **kwargs)
