@@ -130,8 +130,13 @@ class Walk:
         return (f"{name} #{number + 1}" if number else name), place is None
 
     def add(self, name: str, text: str, description: str | None = None) -> None:
-        name = f"{self.prefix}{name}"
-        self.ingredients[name] = Ingredient.of(name, text, description)
+        """Add an ingredient. A name that is taken by another text keeps that: the new one gets a number."""
+        place, number = f"{self.prefix}{name}", 1
+        one = Ingredient.of(place, text, description)
+        while (known := self.ingredients.get(one.name)) is not None and known.digest != one.digest:
+            number += 1
+            one = Ingredient.of(f"{place} #{number}", text, description)
+        self.ingredients.setdefault(one.name, one)
 
     def doubt(self, reason: str) -> None:
         self.doubts.setdefault(reason, None)
