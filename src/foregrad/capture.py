@@ -22,6 +22,7 @@ from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Cha
 from foregrad.record.declared import Container, Declared, declare, leaves_in
 from foregrad.record.inputs import Lifted
 from foregrad.record.modules import CalledModules
+from foregrad.record.native import refuse_native
 from foregrad.record.numbers import Expression
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
@@ -33,6 +34,7 @@ from foregrad.record.wrapped import Outer
 from foregrad.refusals import (
     refuse_attributes,
     refuse_growth,
+    refuse_hidden_hooks,
     refuse_kept,
     refuse_made_up,
     refuse_wrappers,
@@ -123,6 +125,8 @@ def _capture_call(
     python: str | None,
     varying: Dimensions | None,
 ) -> Captured:
+    if isinstance(target, torch.nn.Module):
+        refuse_native(target)
     function, body = function_of(target)
     recording = Recording({}, definition(body), Sizes(varying) if varying else None)
     arguments = bind_arguments(body, args, kwargs)
@@ -157,6 +161,7 @@ def _capture_call(
     refuse_kept(recording, body, reach)
     refuse_attributes(recording)
     refuse_growth(recording)
+    refuse_hidden_hooks(recording)
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
     refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])

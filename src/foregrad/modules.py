@@ -14,6 +14,7 @@ import torch
 from torch.nn.parameter import is_lazy as is_uninitialized
 
 from foregrad.compile import Compiled
+from foregrad.record.native import refuse_native
 from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def is_lazy(module: torch.nn.Module) -> bool:
 
 def compile_module(module: torch.nn.Module, way: Way) -> Any:
     """A twin of a module that shares all its state, and runs captured programs."""
+    refuse_native(module)
     made: Any = object.__new__(_class_for(module, way))
     object.__setattr__(made, "__dict__", module.__dict__)
     return made

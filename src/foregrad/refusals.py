@@ -11,6 +11,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
+from foregrad.substrate_native import has_hidden_hooks
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import is_wrapper
 
@@ -51,6 +52,18 @@ def refuse_attributes(recording: Recording) -> None:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
                 f"each call.\n{recording.definition}\nSet it outside."
+            )
+
+
+def refuse_hidden_hooks(recording: Recording) -> None:
+    """A program that adds to a .grad does so without the engine, which would have called these hooks."""
+    for lifted in recording.grads.accumulated:
+        if lifted.real is not None and has_hidden_hooks(lifted.real):
+            raise CaptureError(
+                f"backward() inside the function reaches a parameter {lifted.spec} whose gradient has hooks on its "
+                "accumulator, in C++ or in Python; DistributedDataParallel averages gradients by such hooks.\n"
+                f"{recording.definition}\nRun backward() and the optimizer outside, and compile the model alone: "
+                "DistributedDataParallel(fg.compile(model))."
             )
 
 

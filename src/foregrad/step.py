@@ -23,6 +23,7 @@ from foregrad.keys.sources import Sources
 from foregrad.runtime.way import Pass, Way
 from foregrad.store.cache import Cache
 from foregrad.substrate import tell_it_steps
+from foregrad.substrate_native import has_hidden_hooks
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
@@ -103,6 +104,14 @@ class Step(Compiled):
 
     def _options(self) -> dict[str, Any]:
         return {**super()._options(), "python": self._python}
+
+    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
+        found = super()._sources(args, kwargs)
+        modules = [one for one in self.state if isinstance(one, torch.nn.Module)]
+        leaves = [t for t in self.state if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
+        if found is None or not any(map(has_hidden_hooks, leaves)):
+            return found
+        return replace(found, unsure=(*found.unsure, "a parameter has hooks on the accumulator of its gradient"))
 
     def _why_not_kept(self) -> str | None:
         return "it is not kept, since it does something in Python when it is captured" if self._does_more else None

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from foregrad.record.native import refuse_native
+from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.substrate import no_function_modes
 
@@ -48,6 +50,7 @@ class CalledModules:
             self._names.setdefault(id(child), name)
 
     def enter(self, module: torch.nn.Module) -> None:
+        refuse_native(module, where(self._recorder.module))
         self.called.setdefault(id(module), module)
         if self.on_enter is not None:
             self.on_enter(module)

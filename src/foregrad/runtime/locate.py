@@ -128,7 +128,8 @@ def _attributes(prefix: str, top: torch.nn.Module) -> Iterator[Variable]:
     for path, module in top.named_modules(prefix=prefix):
         for key, value in vars(module).items():
             yield Variable(f"{path}.{key}" if path else key, vars(module), key, value)
-        yield Variable("forward", vars(type(module)), "forward", type(module).forward)
+        forward = inspect.getattr_static(type(module), "forward")  # a descriptor of TorchScript's cannot be asked
+        yield Variable("forward", vars(type(module)), "forward", forward)
 
 
 def variables(function: Any) -> list[Variable]:

@@ -1,0 +1,52 @@
+"""What of torch happens in C++ where Python cannot look: hooks of the engine, objects that work on tensors without ops.
+
+Checked against torch 2.13.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._C import DispatchKey
+from torch.autograd.graph import get_gradient_edge
+
+__all__ = ["has_hidden_hooks", "is_native_object"]
+
+
+def has_hidden_hooks(tensor: torch.Tensor) -> bool:
+    """Whether the engine calls someone after it adds to the .grad of a leaf whom the leaf itself does not know: a hook
+    on the node that accumulates, of C++ (the Reducer of DistributedDataParallel) or of Python.
+
+    Torch has no way to ask. A node that has hooks is kept alive by somebody beside the leaf; and one that has hooks
+    leaves a reference to the gradient to them, so that it takes over a gradient that we still hold, where others copy.
+    """
+    if not tensor.requires_grad or not tensor.is_leaf:
+        return False
+    first: Any = get_gradient_edge(tensor).node
+    first.metadata["foregrad"] = True
+    del first
+    node: Any = get_gradient_edge(tensor).node  # a new one, if nobody held the first
+    if not node.metadata.pop("foregrad", False):
+        return False
+    grad, tensor.grad = tensor.grad, None
+    try:
+        arriving = torch.empty_like(tensor, requires_grad=False)
+        with torch.no_grad():
+            node(arriving)
+        return tensor.grad is not None and tensor.grad.data_ptr() == arriving.data_ptr()
+    finally:
+        tensor.grad = grad
+
+
+#: Objects of C++ whose work consists of ops, or which are plain values.
+_SEEN_AS_OPS = ("ProcessGroup", "Backend", "Store")
+_NATIVE = type(DispatchKey)
+
+
+def is_native_object(value: Any) -> bool:
+    """Whether a value is an object of torch's C++ that can work on tensors without ops."""
+    kind = type(value)
+    if type(kind) is not _NATIVE or not kind.__module__.startswith("torch") or hasattr(kind, "__members__"):
+        return False
+    return not any(base.__name__ in _SEEN_AS_OPS for base in kind.__mro__)
