@@ -23,6 +23,8 @@ def has_hidden_hooks(tensor: torch.Tensor) -> bool:
     """
     if not tensor.requires_grad or not tensor.is_leaf:
         return False
+    if tensor._post_accumulate_grad_hooks:  # known to the leaf, and what is tried below would call them
+        return False
     first: Any = get_gradient_edge(tensor).node
     first.metadata["foregrad"] = True
     del first

@@ -103,3 +103,22 @@ def test_a_step_found_in_a_cache_is_not_used_where_a_gradient_has_hidden_hooks(t
     assert [train(False), train(False)] == ["captured", "found without tracing"]
     with pytest.raises(fg.CaptureError, match="hooks on its accumulator"):
         train(True)
+
+
+def test_looking_for_hidden_hooks_calls_no_hook_of_a_parameter(tmp_path):
+    """A hook that runs after a gradient was accumulated would see a gradient that never was."""
+    weight, seen = nn.Parameter(torch.ones(3)), []
+    weight.register_post_accumulate_grad_hook(lambda parameter: seen.append(parameter.grad))
+    held = (weight * 2).sum()  # keeps the node that accumulates
+    optimizer = torch.optim.SGD([weight], 0.1)
+
+    @fg.step(weight, optimizer, backend="eager", cache=tmp_path / "programs")
+    def step(x):
+        optimizer.zero_grad()
+        (weight * x).sum().backward()
+        optimizer.step()
+
+    with pytest.raises(fg.CaptureError, match="has hooks"):
+        step(torch.ones(3))
+    assert seen == []
+    assert held.requires_grad
