@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 
-from foregrad.substrate import tree_flatten_with_path
+from foregrad.substrate_tree import tree_flatten_with_path
 
 
 def function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -24,30 +24,49 @@ def function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:
     return target, body
 
 
+def bind_arguments(target: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+    """Arguments by the names of the parameters that a call of the target fills, each by a name of its own."""
+    parameters = _parameters(target)
+    plain = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "args")
+    others = next((p.name for p in parameters if p.kind is p.VAR_KEYWORD), "kwargs")
+    bound = dict(zip(plain, args, strict=False))
+    bound.update((f"{rest}.{place}", value) for place, value in enumerate(args[len(plain) :]))
+    for key, value in kwargs.items():  # `f(x, /, **others)` takes an `x` in others too
+        bound[f"{others}.{key}" if key in bound else key] = value
+    return bound
+
+
+def _parameters(target: Any) -> list[inspect.Parameter]:
+    """The parameters of a target, without the one that a method is bound to."""
+    called = type(target).forward.__get__(target) if isinstance(target, torch.nn.Module) else target
+    try:
+        own = list(inspect.signature(called, follow_wrapped=False).parameters.values())
+        passes_on = own and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in own)
+        return list(inspect.signature(called).parameters.values()) if passes_on else own
+    except (TypeError, ValueError):
+        return []
+
+
 def argument_names(arguments: dict[str, Any]) -> dict[int, str]:
-    """The tensors and generators among the arguments, by id."""
+    """The tensors and generators among the arguments, by id; what is given twice has the name of the first place."""
     names: dict[int, str] = {}
-    for prefix, value in arguments.items():
-        leaves, _ = tree_flatten_with_path(value)
-        for path, leaf in leaves:
-            if isinstance(leaf, (torch.Tensor, torch.Generator)):
-                names.setdefault(id(leaf), prefix + "".join(_step(key) for key in path))
+    for name, leaf in named_leaves(arguments):
+        if isinstance(leaf, (torch.Tensor, torch.Generator)):
+            names.setdefault(id(leaf), name)
     return names
 
 
-def bind_arguments(body: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """Arguments by the names of the function's parameters."""
-    try:
-        parameters = list(inspect.signature(body).parameters.values())
-    except (TypeError, ValueError):
-        parameters = []
-    if parameters and parameters[0].name == "self":
-        parameters = parameters[1:]
-    plain = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
-    bound = {p.name: a for p, a in zip(plain, args, strict=False)}
-    for place, value in enumerate(args[len(plain) :]):
-        bound[f"args.{place}"] = value
-    return {**bound, **kwargs}
+def named_leaves(arguments: dict[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Everything among the arguments, with its name; the keys `1` and `"1"` of a dict do not share theirs."""
+    taken: set[str] = set()
+    for prefix, value in arguments.items():
+        for path, leaf in tree_flatten_with_path(value)[0]:
+            name = prefix + "".join(map(_step, path))
+            while name in taken:
+                name += "_"
+            taken.add(name)
+            yield name, leaf
 
 
 def _step(key: Any) -> str:

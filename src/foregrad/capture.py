@@ -37,6 +37,7 @@ from foregrad.refusals import (
     refuse_hidden_hooks,
     refuse_kept,
     refuse_made_up,
+    refuse_sizes,
     refuse_wrappers,
 )
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
@@ -129,7 +130,7 @@ def _capture_call(
         refuse_native(target)
     function, body = function_of(target)
     recording = Recording({}, definition(body), Sizes(varying) if varying else None)
-    arguments = bind_arguments(body, args, kwargs)
+    arguments = bind_arguments(target, args, kwargs)
     recording.inputs.names = argument_names(arguments)
     modules = recording.modules
     reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
@@ -169,6 +170,7 @@ def _capture_call(
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
     locations = _located(recording, body, declared)
     refuse_made_up(recording, locations)
+    refuse_sizes(recording)
     program = build(stage, _name(target))
     drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
     called = tuple(modules.called.values())

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.arguments import argument_names, bind_arguments, function_of
+from foregrad.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.choice import Choice
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.substrate import tree_flatten
@@ -76,21 +76,25 @@ class Look:
 
     shapes: dict[str, Shape]
     rest: Hashable
+    again: dict[str, str] = field(default_factory=dict)  # places of tensors given before, and the names of these
 
     @staticmethod
     def of(target: Any, args: Any, kwargs: Any) -> Look:
-        arguments = bind_arguments(function_of(target)[1], args, kwargs)
+        arguments = bind_arguments(target, args, kwargs)
         names = argument_names(arguments)
-        leaves, structure = tree_flatten(arguments)
         shapes: dict[str, Shape] = {}
-        rest: list[Hashable] = [torch.is_grad_enabled(), str(structure)]
-        for leaf in leaves:
+        again: dict[str, str] = {}
+        rest: list[Hashable] = [torch.is_grad_enabled(), str(tree_flatten(arguments)[1])]
+        for name, leaf in named_leaves(arguments):
             if isinstance(leaf, torch.Tensor):
-                shapes[names[id(leaf)]] = tuple(leaf.shape)
-                rest.append((names[id(leaf)], leaf.dtype, leaf.dim(), leaf.requires_grad))
+                first = names[id(leaf)]
+                shapes[first] = tuple(leaf.shape)
+                rest.append((first, leaf.dtype, leaf.dim(), leaf.requires_grad))
+                if name != first:
+                    again[name] = first
             else:
                 rest.append((type(leaf), leaf) if isinstance(leaf, _PLAIN) else (type(leaf), id(leaf)))
-        return Look(shapes, tuple(rest))
+        return Look(shapes, tuple(rest), again)
 
 
 def _varying(choice: Choice, look: Look, before: list[Look]) -> Dimensions:
@@ -98,7 +102,7 @@ def _varying(choice: Choice, look: Look, before: list[Look]) -> Dimensions:
     if choice is False:
         return {}
     if isinstance(choice, Mapping):
-        return _named(choice, look.shapes)
+        return _named(choice, look.shapes, look.again)
     if choice is True:
         found = {name: tuple(range(len(shape))) for name, shape in look.shapes.items()}
     else:
@@ -110,15 +114,19 @@ def _varying(choice: Choice, look: Look, before: list[Look]) -> Dimensions:
     return _varied(found, look.shapes)
 
 
-def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape]) -> Dimensions:
+def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape], again: dict[str, str]) -> Dimensions:
+    dims_of: dict[str, tuple[int, ...]] = {}
     for name, dims in choice.items():
+        first = again.get(name, name)
+        dims_of[first] = (*dims_of.get(first, ()), *dims)
+    for name, dims in dims_of.items():
         if name not in shapes:
             raise ValueError(f"dynamic names {name!r}; the tensors of this call are {', '.join(shapes) or 'none'}")
         rank = len(shapes[name])
         wrong = [dim for dim in dims if not -rank <= dim < rank]
         if wrong:
             raise ValueError(f"dynamic names dimension {wrong[0]} of {name!r}, which has {rank}")
-    found = {name: tuple(dim % len(shapes[name]) for dim in of) for name, of in choice.items() if shapes[name]}
+    found = {name: tuple(dim % len(shapes[name]) for dim in of) for name, of in dims_of.items() if shapes[name]}
     return _varied(found, shapes)
 
 

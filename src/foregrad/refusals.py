@@ -67,6 +67,23 @@ def refuse_hidden_hooks(recording: Recording) -> None:
             )
 
 
+def refuse_sizes(recording: Recording) -> None:
+    """Sizes of arguments that share memory vary only where that cannot be seen."""
+    if recording.sizes is None:
+        return
+    apart = {lifted.alias.storage: lifted for lifted in recording.inputs.apart}
+    for op in recording.recorder.ops:
+        for alias in (*op.writes, *([op.renames] if op.renames is not None else [])):
+            if alias.storage in apart:
+                name = recording.inputs.names.get(id(apart[alias.storage].real), "an argument")
+                raise CaptureError(f"{name} shares memory with another argument, and is written.\n  at {op.origin}")
+    if not recording.sizes.symbols:
+        raise CaptureError(
+            f"what would vary are arguments that share memory and need gradients, or views of such.\n"
+            f"{recording.definition}"
+        )
+
+
 def refuse_wrappers(recording: Recording, stored: list[torch.Tensor]) -> None:
     """Only results are wrapped again."""
     for tensor in stored:

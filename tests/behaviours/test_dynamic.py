@@ -344,6 +344,136 @@ def test_arguments_that_share_memory_stay_static():
         assert torch.equal(f(x, x.view(length)), torch.full((length,), 4.0))
 
 
+def test_arguments_that_share_memory_vary_where_nothing_is_written():
+    def function(x, y, scale):
+        return (x * y * scale).sum()
+
+    f = compiled(function, dynamic=None)
+    for length in (3, 4, 5, 6):
+        x = torch.randn(length)
+        assert torch.equal(f(x, x.view(length), torch.ones(2)[:1]), function(x, x, torch.ones(1)))
+    assert num_captures(f) == 2
+
+
+def test_arguments_that_share_memory_and_need_gradients_stay_static_and_connected():
+    def function(x, y):
+        return torch.autograd.grad(y.square().sum(), x, allow_unused=True)[0]
+
+    f = compiled(function, dynamic=None)
+    for length in (3, 4, 5):
+        x = torch.randn(length, requires_grad=True)
+        assert torch.equal(f(x, x.view(length)), 2 * x)
+    assert "share memory and need gradients" in f.captures[-1].reason
+
+
+def test_one_tensor_given_twice():
+    f, named = compiled(torch.mul, dynamic=None), compiled(lambda i, j: i * j, dynamic={"i": (0,), "j": (0,)})
+    for length in (3, 4, 5, 6):
+        i = torch.randn(length)
+        assert torch.equal(f(i, i), i * i)
+        assert torch.equal(named(i, i), i * i)
+    assert (num_captures(f), num_captures(named)) == (2, 1)
+
+
+class Model(nn.Module):
+    def forward(this, x, y):  # the name of the parameter is what is tested
+        return (x * y).sum()
+
+
+class Unpacked(nn.Module):
+    def forward(*args, scale=2.0):  # the same
+        return (args[1] * args[2] * scale).sum()
+
+
+class Holder:
+    def __call__(me, x, y):  # the same
+        return (x * y).sum()
+
+    def method(me, x, y):  # the same
+        return (x * y).sum()
+
+    @classmethod
+    def of_class(kind, x, y):  # the same
+        return (x * y).sum()
+
+    @staticmethod
+    def alone(x, y):
+        return (x * y).sum()
+
+
+def given_more(function):
+    @functools.wraps(function)
+    def run(y, *rest, **others):
+        return function(*rest, y=y, **others)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        Model(),
+        Unpacked(),
+        Holder(),
+        Holder().method,
+        Holder.of_class,
+        Holder.alone,
+        lambda self, y: (self * y).sum(),
+        lambda *xs: (xs[0] * xs[1]).sum(),
+        given_more(lambda x, y: (x * y).sum()),
+        functools.partial(lambda scale, x, y: (scale * x * y).sum(), torch.ones(1)),
+        functools.partial(lambda x, y, scale: (scale * x * y).sum(), scale=torch.ones(1)),
+        lambda args, kwargs: (args * kwargs).sum(),
+        torch.dot,
+    ],
+)
+def test_sizes_vary_however_a_function_takes_its_arguments(target):
+    f = compiled(target, dynamic=None)
+    for length in (3, 4, 5, 6):
+        x, y = torch.randn(length), torch.randn(length)
+        assert torch.equal(f(x, y), target(x, y))
+    assert num_captures(f) == 2
+
+
+def test_sizes_vary_in_a_method_that_is_compiled_where_it_is_defined():
+    class Owner:
+        @functools.partial(fg.compile, backend="eager")
+        def total(this, x):  # the name of the parameter is what is tested
+            return x.sum()
+
+    owner = Owner()
+    for length in (3, 4, 5, 6):
+        assert owner.total(torch.ones(length)) == length
+    assert num_captures(Owner.total) == 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, /, **others: x.sum() * others["x"].sum(),
+        lambda x, /, **others: x.sum() * others["class"].sum(),
+        lambda x, /, **others: x.sum() * others["a b"].sum(),
+        lambda *args, **others: args[0].sum() * others["args.0"].sum(),
+    ],
+)
+def test_sizes_vary_in_arguments_whose_names_clash_or_are_no_names(function):
+    (key,) = [
+        const for const in function.__code__.co_consts if isinstance(const, str) and const != function.__qualname__
+    ]
+    f = compiled(function, dynamic=None)
+    for length in (3, 4, 5, 6):
+        x, y = torch.randn(length), torch.randn(length + 1)
+        assert torch.equal(f(x, **{key: y}), function(x, **{key: y}))
+    assert num_captures(f) == 2
+
+
+def test_sizes_vary_under_keys_that_read_alike():
+    f = compiled(lambda d: d[1].sum() * d["1"].sum(), dynamic=None)
+    for length in (3, 4, 5, 6):
+        assert f({1: torch.ones(length), "1": torch.ones(length + 1)}) == length * (length + 1)
+    assert num_captures(f) == 2
+
+
 # What cannot vary
 
 

@@ -6,6 +6,7 @@ import typing
 import pytest
 import torch
 
+import foregrad as fg
 from tests.compare import Gradients, also_compiled, assert_same, compiled, grads_of, leaf, same_as_eager
 
 
@@ -407,3 +408,28 @@ def test_OUT_12_strides_of_dimensions_of_size_1():
         return y.reciprocal() * 2, y.stride()
 
     assert_same(f, lambda: (torch.rand(3, 1),), calls=2)
+
+
+class Unkeyed:
+    """A container that is registered without keys."""
+
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+
+
+torch.utils._pytree.register_pytree_node(Unkeyed, lambda p: ([p.left, p.right], None), lambda items, _: Unkeyed(*items))
+
+
+def test_a_container_registered_without_keys_is_taken_and_given():
+    twice = fg.compile(lambda pair: Unkeyed(pair.left * 2, [pair.right, 3]), backend="eager", dynamic=None)
+    for length in (2, 3, 4):
+        left, right = torch.randn(length, requires_grad=True), torch.randn(length)
+        found = twice(Unkeyed(left, right))
+        assert type(found) is Unkeyed
+        assert torch.equal(found.left, left * 2)
+        assert found.right[0] is right
+        assert found.right[1] == 3
+        (gradient,) = torch.autograd.grad(found.left.sum(), left)
+        assert torch.equal(gradient, torch.full((length,), 2.0))
+    program = fg.capture(lambda p: p.left + p.right, Unkeyed(left, right))
+    assert [one.name for one in program.signature.inputs_of("input")] == ["p.0", "p.1"]

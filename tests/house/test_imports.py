@@ -7,7 +7,7 @@ from tests.house.source import Module, dependencies, imports, layout, modules, p
 
 SUBSTRATE = tuple(
     f"foregrad.substrate{part}"
-    for part in ("", "_engine", "_graph", "_inductor", "_keep", "_keys", "_native", "_shapes", "_start")
+    for part in ("", "_engine", "_graph", "_inductor", "_keep", "_keys", "_native", "_shapes", "_start", "_tree")
 )
 FORBIDDEN = ("torch._functorch", "torch._dynamo", "functorch")
 

@@ -84,6 +84,9 @@ class Inputs:
         self.on_lift: Callable[[Lifted], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
         self.outer: list[Outer] = []
+        self.apart: list[
+            Lifted
+        ] = []  # arguments that share memory, of sizes that may vary: none of them may be written
 
     def release(self) -> None:
         """Let go of every real tensor."""
@@ -113,6 +116,8 @@ class Inputs:
         for group in overlapping_groups(list(plain.values())):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
+            elif self._recorder.sizes is not None and not any(one.requires_grad for one in group):
+                self.apart += [self._lift_alone(one, is_argument=True) for one in group]
             else:
                 self._lift_group(group, is_argument=True)
         for tensor in tensors:

@@ -35,10 +35,10 @@ from foregrad.substrate import (
     no_saved_tensor_hooks,
     repeatable_checkpoints,
     tree_flatten,
-    tree_flatten_with_path,
     uninitialized_memory_untouched,
 )
 from foregrad.substrate_engine import functions_take, run_engine
+from foregrad.substrate_tree import tree_flatten_with_path
 from foregrad.words.size import thawed
 from foregrad.words.spec import Spec, contiguous_stride
 from foregrad.words.wrapped import is_wrapper

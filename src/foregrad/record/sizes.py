@@ -57,7 +57,8 @@ class Sizes:
         self.here: Callable[[], str] = lambda: ""  # which line is running
         self.shapes = Shapes(lambda: self._found.append(self.here().strip()), Formulas(self.assume))
         self.symbols: list[Symbol] = []
-        self.attributes: frozenset[str] = frozenset()  # that every ghost has
+        with self.mode:
+            self.attributes = frozenset(vars(torch.empty(0)))  # that every ghost has
         self.num_checked = -1  # how many assumptions each call checks; -1 until the capture is finished
 
     @property
@@ -80,7 +81,6 @@ class Sizes:
         extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if 0 not in size else 0
         memory = torch.empty((offset + extent) * real.dtype.itemsize, dtype=torch.uint8, device=real.device)
         ghost = torch.empty(0, dtype=real.dtype, device=real.device)
-        self.attributes |= vars(ghost).keys()
         return ghost.set_(memory.untyped_storage(), offset, size, stride)
 
     def encode(self, value: Any, key: list[Any]) -> Any:
