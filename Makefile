@@ -82,6 +82,7 @@ conformance: $(STAMP)
 	$(WITH_WARM) tests/behaviours tests/step
 	$(WITH_WARM) tests/behaviours tests/step
 	$(PY) -m tests.fuzz --about draws --count 1000
+	$(PY) tests/backends/first_thing.py all
 
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py

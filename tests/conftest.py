@@ -11,3 +11,11 @@ import torch
 os.environ.setdefault("FOREGRAD_BACKEND", "eager")
 os.environ.setdefault("FOREGRAD_CACHE", "off")
 torch.set_num_threads(1)
+
+
+def pytest_configure(config):
+    """With a backend that compiles, the tests of behaviour run ops of which no loops can be made. That a compiler fails
+    stays an error."""
+    if os.environ["FOREGRAD_BACKEND"] != "eager":
+        config.addinivalue_line("filterwarnings", "ignore::foregrad.errors.FallbackWarning")
+        config.addinivalue_line("filterwarnings", "error:(?s).*could not compile:foregrad.errors.FallbackWarning")

@@ -127,6 +127,10 @@ class Compiled:
             return found
         about = found.about
         again.expected = about["contents"]
+        if about["slow"]:
+            from foregrad.runtime.fallbacks import warn_of_slow_parts
+
+            warn_of_slow_parts(self.name, about["slow"])
         capture = Capture(
             reason=about["reason"],
             call=found.call,
@@ -203,6 +207,8 @@ class Compiled:
 
     def _keep(self, made: Capture, sources: Sources | None) -> None:
         """Leave a capture, which has run, to later processes."""
+        from foregrad.runtime.fallbacks import slow_parts
+
         if sources is None or made.program_key is None or sources.key.digest in self._wrong:
             return
         about = {
@@ -214,6 +220,7 @@ class Compiled:
             "description": [[name, text] for name, text in made.description.items()],
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
+            "slow": slow_parts(made.stage.cut_runs),
         }
         why = self._why_not_kept() or keep_call(
             self.way.cache, sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about

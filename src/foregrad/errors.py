@@ -9,6 +9,8 @@ ForegradError
 ├── StaleArtifact     a saved program does not fit the state, or the machine, that it is loaded for
 ├── CorruptArtifact   a saved program is damaged, cut short or made up
 └── UntrustedArtifact a saved program is not signed by anyone who is trusted
+
+And what it warns of, by a category of its own: FallbackWarning, a part of a program is not compiled.
 """
 
 from __future__ import annotations
@@ -52,3 +54,7 @@ class CorruptArtifact(ForegradError):
 
 class UntrustedArtifact(ForegradError):
     """A saved program carries no signature that is accepted here; says why. Nothing of it was used."""
+
+
+class FallbackWarning(UserWarning):
+    """A part of a program could not be compiled and runs op by op: says which ops, why, and at which line."""

@@ -27,10 +27,17 @@ class Explained:
     def origin(self) -> Origin:
         return self.capture.origin
 
+    @property
+    def fallbacks(self) -> tuple[str, ...]:
+        """What of it is not compiled, and runs op by op."""
+        found = (one for half in self.capture.regions for region in half.distinct for one in region.fallbacks)
+        return tuple(dict.fromkeys(map(str, found)))
+
     def lines(self) -> list[str]:
         lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
         lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
         lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
+        lines += [f"   {line}" for line in self.fallbacks]
         if self.nearest is not None:
             lines.append(f"   what differs from the nearest entry, {self.nearest[:12]}:")
             lines += [f"     {line}" for one in self.differences for line in str(one).splitlines()]
@@ -43,6 +50,7 @@ class Explained:
             "nodes": self.capture.num_nodes,
             "origin": origin,
             "nearest": self.nearest,
+            "fallbacks": list(self.fallbacks),
             "differences": [vars(one) for one in self.differences],
         }
 

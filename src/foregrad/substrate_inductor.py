@@ -65,7 +65,10 @@ def inductor_draws_like_eager() -> Iterator[None]:
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
-    """What Inductor wants decomposed, under its present settings."""
+    """What Inductor wants decomposed, under its present settings.
+
+    Its functions expect that its entry point was imported: that of max pooling asks `torch._inductor.lowering`."""
+    from torch._inductor import compile_fx as _entry_point  # noqa: F401  for what it imports
     from torch._inductor.decomposition import select_decomp_table
 
     return select_decomp_table()

@@ -10,6 +10,7 @@ PUBLIC = [
     "CannotKeep",
     "CaptureError",
     "CorruptArtifact",
+    "FallbackWarning",
     "ForegradError",
     "GuardError",
     "Program",

@@ -18,6 +18,7 @@ from foregrad.backends.compilable import can_compile, with_memory
 from foregrad.backends.guarded import Guarded
 from foregrad.backends.inductor import Fuser, first_line, one_at_a_time
 from foregrad.backends.numbers import with_tensors
+from foregrad.errors import FallbackWarning
 from foregrad.program.marks import copied
 from foregrad.words.generated import load_source
 from foregrad.words.progress import part
@@ -63,5 +64,7 @@ def _with_all_inputs(graph: fx.GraphModule, run: Runner) -> Runner:
 @cache
 def _warn_refused(reason: str) -> None:
     warnings.warn(
-        f'a graph cannot be a library, so backend="inductor" runs it, with the same results: {reason}', stacklevel=5
+        f'a graph cannot be a library, so backend="inductor" runs it, with the same results: {reason}',
+        FallbackWarning,
+        stacklevel=5,
     )

@@ -25,15 +25,16 @@ def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
 
 
 def suit_kernels(program: Program) -> Program:
-    """Images laid out as the kernels of convolutions want them, one long product for the sum of many or
-    for many with one factor, no gaps in memory, and weights updated while they are in cache."""
+    """Views in place of places in memory, images laid out as the kernels of convolutions want them, one long product
+    for the sum of many or for many with one factor, no gaps in memory, and weights updated while they are in cache."""
     from foregrad.backends.channels_last import channels_last
     from foregrad.backends.gaps import without_gaps
+    from foregrad.backends.places import by_views
     from foregrad.backends.stack import stacked
     from foregrad.backends.sums import one_product
     from foregrad.backends.updates import early_updates
 
-    return early_updates(without_gaps(stacked(one_product(channels_last(program)))))
+    return early_updates(without_gaps(stacked(one_product(channels_last(by_views(program))))))
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:

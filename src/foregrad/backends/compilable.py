@@ -13,16 +13,24 @@ from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import has_effect, is_view, op_of
 from foregrad.record.impure import effect_of
+from foregrad.regions.fallbacks import KERNEL, REFUSED, Fallback, Why, together
 from foregrad.substrate import lazy_graph_module
 
 aten = torch.ops.aten
-#: These ask where a tensor lies in memory, take one whose size only the kernel knows, or have no name in Python.
+#: Ops for which no loop can stand.
 _BY_THEMSELVES = {
-    aten.as_strided.default,
-    aten.as_strided_scatter.default,
-    aten.mkldnn_rnn_layer_backward.default,
-    getattr(aten.random, "from"),  # a keyword of Python's, which FX cannot write
+    aten.as_strided.default: Why(REFUSED, "reads by places in memory, which a compiler chooses anew"),
+    aten.as_strided_scatter.default: Why(REFUSED, "writes by places in memory, which a compiler chooses anew"),
+    aten.mkldnn_rnn_layer_backward.default: Why(KERNEL, "takes a tensor whose size only its kernel knows"),
+    getattr(aten.random, "from"): Why(KERNEL, "has a keyword of Python's as its name"),
 }
+_BY_GRAD_MODE = Why(KERNEL, "computes by the grad mode")
+_BY_WRITES = Why(KERNEL, "has no form that does not write")
+_BY_STATES = Why(KERNEL, "draws numbers again that were drawn before")
+_BY_EFFECTS = Why(KERNEL, "has an effect, or moves a generator")
+_BY_NUMBERS = Why(REFUSED, "takes a number of Python's that varies between calls")
+_COMPLEX = Why(REFUSED, "complex numbers")
+_FOURIER = Why(KERNEL, "a Fourier transform, by a library")
 
 
 def can_compile(graph: fx.GraphModule) -> bool:
@@ -58,13 +66,49 @@ def _must_run(node: fx.Node) -> bool:
 
 def is_opaque(node: fx.Node) -> bool:
     """Whether no loop can stand for an op."""
+    return why_opaque(node) is not None
+
+
+def why_opaque(node: fx.Node) -> Why | None:
+    """Why no loop can stand for an op, if none can."""
     spec = node.meta.get("spec")
-    return (
-        node.target in _BY_THEMSELVES
-        or node.target in ASKS_GRAD_MODE
-        or isinstance(node.target, (Pure, Replay))
-        or node.target is rng_state
-        or _must_run(node)
-        or (takes_numbers(node) and not can_be_in_tensors(node))
-        or (spec is not None and node.target is not operator.getitem and spec.dtype.is_complex)
-    )
+    if node.target in _BY_THEMSELVES:
+        return _BY_THEMSELVES[node.target]
+    if node.target in ASKS_GRAD_MODE:
+        return _BY_GRAD_MODE
+    if isinstance(node.target, Pure):
+        return _BY_WRITES
+    if isinstance(node.target, Replay) or node.target is rng_state:
+        return _BY_STATES
+    if _must_run(node):
+        return _BY_EFFECTS
+    if takes_numbers(node) and not can_be_in_tensors(node):
+        return _BY_NUMBERS
+    if spec is not None and node.target is not operator.getitem and spec.dtype.is_complex:
+        return _FOURIER if name_of(node).startswith("aten._fft_") else _COMPLEX
+    return None
+
+
+def opaque_ops(graph: fx.GraphModule) -> tuple[Fallback, ...]:
+    """The ops of a graph for which no loop can stand."""
+    found = ((node, why_opaque(node)) for node in graph.graph.nodes if node.op == "call_function" and _works(node))
+    return together(Fallback(1, name_of(node), why, line_of(node)) for node, why in found if why is not None)
+
+
+def _works(node: fx.Node) -> bool:
+    """Whether an op does more than to look at numbers; one that goes by places keeps compiled code from being one."""
+    return node.target in _BY_THEMSELVES or not is_view(node)
+
+
+def name_of(node: fx.Node) -> str:
+    """The name of an op, for people."""
+    func = op_of(node)
+    if func is None:
+        return str(getattr(node.target, "__name__", node.target))
+    return str(func).removesuffix(".default")
+
+
+def line_of(node: fx.Node) -> str:
+    """The user's line that an op comes from, or an empty text."""
+    origin = node.meta.get("origin")
+    return "" if origin is None or origin.code is None else str(origin)

@@ -20,6 +20,7 @@ from foregrad.words.heap import keep_freed_memory
 from foregrad.words.spec import Spec
 
 if TYPE_CHECKING:
+    from foregrad.regions.fallbacks import Fallback
     from foregrad.regions.regions import Regions
 
 
@@ -57,6 +58,13 @@ class Guarded:
         from foregrad.regions.regions import regions_from_text
 
         return None if self.cuts is None else regions_from_text(self.graph(), self.cuts)
+
+    @property
+    def fallbacks(self) -> tuple[Fallback, ...]:
+        """The ops that were not compiled."""
+        from foregrad.regions.regions import fallbacks_in
+
+        return () if self.cuts is None else fallbacks_in(self.cuts)
 
     @property
     def library(self) -> Any:

@@ -21,7 +21,7 @@ from foregrad.backends.backend import FromList, Runner
 from foregrad.backends.build_library import library
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.code import code_of
-from foregrad.backends.compilable import can_compile, is_opaque, with_memory
+from foregrad.backends.compilable import can_compile, is_opaque, line_of, name_of, opaque_ops, with_memory
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded import Guarded, fitting
 from foregrad.backends.kernels import build_kernels
@@ -33,7 +33,9 @@ from foregrad.backends.toolchain import prepare
 from foregrad.backends.winograd import build_convolutions, called_instead, has_convolutions
 from foregrad.backends.write_series import function_in
 from foregrad.functionalize.replay import keeps_states
+from foregrad.program.clean import is_view
 from foregrad.record.impure import is_random
+from foregrad.regions.fallbacks import FAILED, Fallback, Why, together
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
 from foregrad.substrate_inductor import (
@@ -47,6 +49,16 @@ from foregrad.words.progress import log, part
 
 #: Inductor keeps what it is doing in global variables.
 one_at_a_time = threading.RLock()
+
+Fallbacks = tuple[Fallback, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Built:
+    """A region that can be called, and what of it runs op by op."""
+
+    run: Compiled
+    fallbacks: Fallbacks = ()
 
 
 @dataclass(frozen=True)
@@ -71,37 +83,48 @@ class Fuser:
 
         def finished() -> Runner:
             with part(f"build {name}"), stopped_by_interrupts():
-                return Guarded.of(with_tensors(graph, finish()), graph, name, found)
+                run, fallbacks = finish()
+                return Guarded.of(with_tensors(graph, run), graph, name, found.with_fallbacks(fallbacks))
 
         return finished
 
-    def _start_all(self, found: Regions, half: str, **options: bool) -> Callable[[], Runner]:
-        """Begin every region; what is returned finishes them."""
+    def _start_all(self, found: Regions, half: str, **options: bool) -> Callable[[], tuple[Runner, list[Fallbacks]]]:
+        """Begin every region; what is returned finishes them, and says what each of them runs op by op."""
         num = len(found.distinct)
         titles = [f"{half}, region {place + 1} of {num}" if num > 1 else half for place in range(num)]
         with stopped_by_interrupts():
             begun = [self._start(r, title, half, **options) for r, title in zip(found.distinct, titles, strict=True)]
-        return lambda: stitch(found, [finish() for finish in begun], half)
 
-    def _start_around(self, graph: fx.GraphModule, half: str) -> Callable[[], Compiled]:
+        def finish() -> tuple[Runner, list[Fallbacks]]:
+            built = [one() for one in begun]
+            return stitch(found, [one.run for one in built], half), [one.fallbacks for one in built]
+
+        return finish
+
+    def _start_around(self, graph: fx.GraphModule, half: str) -> Callable[[], Built]:
         """Ops that no loop can stand for run by themselves, such as a fused optimizer, and what is around them is
         compiled."""
         found = apart(graph, is_opaque)
         if not any(can_compile(region.graph) for region in found.distinct):
-            return lambda: _one_by_one(graph, half)
+            return lambda: _one_by_one(graph, half, opaque_ops(graph))
         finish = self._start_all(found, half, is_apart=True)
-        return lambda: FromList(finish())
 
-    def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Compiled]:
+        def finished() -> Built:
+            run, fallbacks = finish()
+            each = zip(found.distinct, fallbacks, strict=True)
+            return Built(FromList(run), together(one.times(r.count) for r, all_of in each for one in all_of))
+
+        return finished
+
+    def _start(self, region: Region, title: str, half: str, *, is_apart: bool = False) -> Callable[[], Built]:
         """Begin a region; op by op where a compiler cannot do it, or fails."""
         graph = region.graph
         if not can_compile(graph):
-            return (lambda: _one_by_one(graph, half)) if is_apart else self._start_around(graph, half)
+            alone = partial(_one_by_one, graph, half, opaque_ops(graph))
+            return alone if is_apart else self._start_around(graph, half)
 
-        def op_by_op(error: Exception) -> Compiled:
-            what = f"Inductor could not compile {title}, which runs op by op: {first_line(error)}"
-            warnings.warn(what, stacklevel=3)
-            return _one_by_one(graph, half)
+        def op_by_op(error: Exception) -> Built:
+            return _one_by_one(graph, half, (_failed(graph, title, error),))
 
         try:
             with part(f"compile {title}"), one_at_a_time, self.settings(graph):
@@ -110,9 +133,9 @@ class Fuser:
             failed = op_by_op(error)
             return lambda: failed
 
-        def finished() -> Compiled:
+        def finished() -> Built:
             try:
-                return finish()
+                return Built(finish())
             except Exception as error:  # noqa: BLE001  as above
                 return op_by_op(error)
 
@@ -197,8 +220,17 @@ def _tensor_places(lowered: Lowered) -> list[int]:
     return [place for place, result in enumerate(results) if isinstance(result, fx.Node)]
 
 
-def _one_by_one(graph: fx.GraphModule, name: str) -> Compiled:
-    return FromList(with_numbers(graph, fitting(run_op_by_op(graph, name), graph)))
+def _one_by_one(graph: fx.GraphModule, name: str, fallbacks: Fallbacks) -> Built:
+    return Built(FromList(with_numbers(graph, fitting(run_op_by_op(graph, name), graph))), fallbacks)
+
+
+def _failed(graph: fx.GraphModule, title: str, error: Exception) -> Fallback:
+    """That a compiler failed, whether or not it should have."""
+    ops = [node for node in graph.graph.nodes if node.op == "call_function" and not is_view(node)]
+    line = next(filter(None, map(line_of, ops)), "")
+    return Fallback(
+        len(ops), name_of(ops[0]), Why(FAILED, f"Inductor could not compile {title}: {first_line(error)}"), line
+    )
 
 
 def first_line(error: Exception) -> str:

@@ -20,6 +20,7 @@ from foregrad.keep.warm import TRACED, Origin, about_entry
 from foregrad.keys.ingredients import Key
 from foregrad.keys.program_key import program_key
 from foregrad.program.program import Program
+from foregrad.runtime.fallbacks import check_compiled
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.way import Way
 from foregrad.store.cache import Cache
@@ -78,6 +79,7 @@ def _keep_halves(store: Cache, key: Key, program: Program, stage: CompiledStage)
     try:
         with part("keep"):
             runners: list[Any] = [stage.run_forward, usual.run if usual is not None else None]
+            check_compiled(runners)
             kept = keep_calls(runners, Places((), None), needs_code=True)
             about = {**about_entry("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
             store.put(key.digest, pack(about, kept.blobs))

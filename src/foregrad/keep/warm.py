@@ -127,11 +127,14 @@ def keep_call(
 ) -> str | None:
     """Keep a call, and the halves that it runs, for later processes, with the key of its program; why not, if it cannot
     be kept."""
+    from foregrad.runtime.fallbacks import check_compiled
+
     if not sources.is_sure:
         return None
     try:
         with part("keep"):
             _check_finds_all(calls[0], places)
+            check_compiled(calls[1:])
             kept = keep_calls(calls, places, needs_code=True)
             header = {**about_entry("call", sources.key), **about, "call": kept.roots[0], "halves": kept.roots[1:]}
             blobs = {**kept.blobs, _PROGRAM_KEY: json.dumps(program.as_json()).encode()}

@@ -28,13 +28,18 @@ class Origins:
         node = current_autograd_node() if phase else None
         if node is not None:
             if node is not self._node[0]:
-                self._node = (node, self._by_number.get(node._sequence_nr(), _NOWHERE))
+                self._node = (node, self._of(node._sequence_nr()))
                 if isinstance(node, BackwardCFunction):
                     self._on_function(node)
             return self._node[1]
         origin = Origin(*user_frame(3), module)
         self._by_number.setdefault(next_sequence_number() - 1, origin)
         return origin
+
+    def _of(self, number: int) -> Origin:
+        """Where a node with this number comes from. A write to a view makes up to two more than the op that writes."""
+        numbers = (number, number - 1, number - 2)
+        return next((self._by_number[n] for n in numbers if n in self._by_number), _NOWHERE)
 
 
 def definition(function: Any) -> str:

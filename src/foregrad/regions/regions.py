@@ -3,6 +3,7 @@
 region  label     nodes  calls
      0  blocks.*     10     25
      1  rest          2      1
+        aten._fft_r2c runs by itself: complex numbers, first at model.py:12 in forward
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ import torch
 from torch import fx
 
 from foregrad.program.clean import is_view
+from foregrad.regions.fallbacks import Fallback, together
 from foregrad.regions.find import find_pieces
 from foregrad.regions.steps import Form, Steps
 from foregrad.substrate import lazy_graph_module
@@ -33,6 +35,7 @@ class Region:
     graph: fx.GraphModule
     count: int  # how often it is called
     label: str  # for people
+    fallbacks: tuple[Fallback, ...] = ()  # ops that were not compiled
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +63,13 @@ class Regions:
         lines = [f"region  {'label':{width}}  nodes  calls"]
         for number, region in enumerate(self.distinct):
             lines.append(f"{number:6}  {region.label:{width}}  {_num_nodes(region):5}  {region.count:5}")
+            lines += [f"        {one}" for one in region.fallbacks]
         return "\n".join(lines)
+
+    def with_fallbacks(self, fallbacks: Sequence[tuple[Fallback, ...]]) -> Regions:
+        """The same, with the ops of each region that were not compiled."""
+        pairs = zip(self.distinct, fallbacks, strict=True)
+        return replace(self, distinct=tuple(replace(region, fallbacks=found) for region, found in pairs))
 
 
 def region_notes(graph: fx.Graph, halves: Sequence[Regions]) -> dict[str, str]:
@@ -150,13 +159,25 @@ def _cut(half: fx.GraphModule, labels: Sequence[str], calls: tuple[RegionCall, .
 def regions_to_text(regions: Regions) -> str:
     """Where a graph was cut, as JSON: beside the graph it says all of its regions."""
     calls = [[call.region, call.inputs, call.outputs, call.nodes] for call in regions.calls]
-    return json.dumps([[region.label for region in regions.distinct], calls])
+    fallbacks = [[one.as_json() for one in region.fallbacks] for region in regions.distinct]
+    return json.dumps([[region.label for region in regions.distinct], calls, fallbacks])
 
 
 def regions_from_text(half: fx.GraphModule, text: str) -> Regions:
     """The regions of a graph that was cut so."""
-    labels, calls = json.loads(text)
-    return _cut(half, labels, tuple(RegionCall(place, *map(tuple, names)) for place, *names in calls))
+    labels, calls, fallbacks = json.loads(text)
+    found = _cut(half, labels, tuple(RegionCall(place, *map(tuple, names)) for place, *names in calls))
+    return found.with_fallbacks(list(map(_fallbacks, fallbacks)))
+
+
+def fallbacks_in(text: str) -> tuple[Fallback, ...]:
+    """The ops of a graph that were not compiled; the graph is not needed for this."""
+    _, calls, fallbacks = json.loads(text)
+    return together(one for place, *_ in calls for one in _fallbacks(fallbacks[place]))
+
+
+def _fallbacks(found: list[Any]) -> tuple[Fallback, ...]:
+    return tuple(map(Fallback.from_json, found))
 
 
 def _names(nodes: Sequence[fx.Node]) -> tuple[str, ...]:

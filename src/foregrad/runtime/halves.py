@@ -30,6 +30,7 @@ from foregrad.record.sizes import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled, runner_for
 from foregrad.runtime.dead_ends import Errors
+from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.way import Way
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
@@ -69,6 +70,7 @@ class CompiledStage:
         if stage.backward is not None and backward is not None:
             layouts = tuple(None if t is None else t.spec.stride for t in stage.backward.tangents)
             self._backwards[layouts] = backward()
+        warn_of_slow_parts(program.name, slow_parts([self.run_forward, *(b.run for b in self._backwards.values())]))
 
     @property
     def regions(self) -> tuple[Regions, ...]:
@@ -164,7 +166,9 @@ class CompiledStage:
         stage = replace(self.stage, survey=_survey(self.stage, layouts))
         stage = replace(stage, backward=run_engine(stage, layouts))
         program = self._built(stage)
-        return self._start_backward(program, program.halves)()
+        made = self._start_backward(program, program.halves)()
+        warn_of_slow_parts(program.name, slow_parts([made.run]))
+        return made
 
     def _built(self, stage: Stage) -> Program:
         """A later program of the recording."""
