@@ -65,7 +65,8 @@ class Captured:
 
     def release(self) -> None:
         """Let go of every real tensor and of all state."""
-        self.stage.recording.inputs.release()
+        places = {number: place.read for number, place in self.locations.items() if isinstance(number, int)}
+        self.stage.recording.inputs.release(places)
         self.stage.recording.recorder.values.mirror = None
         self.declared.release()
         if self.stage.recording.sizes is not None:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.program.kept import in_layout
 from foregrad.program.program import Program
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode
@@ -128,7 +129,7 @@ class _Layouts:
     ) -> fx.Node:
         made = self.graph.call_function(aten.clone.default, (value,), {"memory_format": layout})
         made.meta = {k: v for k, v in like.meta.items() if k != "results"}
-        made.meta |= {"spec": spec, "key": ((of or like).meta.get("key", (of or like).name), str(layout))}
+        made.meta |= {"spec": spec, "key": in_layout((of or like).meta.get("key", (of or like).name), layout)}
         return made
 
     def _propagate(self, node: fx.Node) -> None:

@@ -17,7 +17,7 @@ from torch import fx
 from foregrad.backends.backend import Runner
 from foregrad.substrate import BELOW_AUTOGRAD, check_layout, exclude_keys, ops_are_transformed
 from foregrad.words.heap import keep_freed_memory
-from foregrad.words.spec import Spec
+from foregrad.words.spec import Spec, is_lazy
 
 if TYPE_CHECKING:
     from foregrad.regions.fallbacks import Fallback
@@ -84,10 +84,12 @@ class Guarded:
         return compile_graph(self.graph(), self.name)(*inputs)
 
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
-        """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts."""
+        """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts, or is
+        a view as the negative of what is in memory."""
         try:
             for place, spec in self.layouts:
                 check_layout(inputs[place], spec.shape, spec.stride)
+                assert not inputs[place].is_neg()
         except AssertionError:
             specs = dict(self.layouts)
             return [_fit(value, specs[i]) if i in specs else value for i, value in enumerate(inputs)]
@@ -113,6 +115,6 @@ class Fitting:
 
 
 def _fit(value: torch.Tensor, spec: Spec) -> torch.Tensor:
-    if value.stride() == spec.stride:
+    if value.stride() == spec.stride and not is_lazy(value):
         return value
     return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device).copy_(value)

@@ -80,6 +80,7 @@ class Inputs:
         self._by_ghost: dict[int, Lifted] = {}
         self._outer_by_id: dict[int, Outer] = {}
         self._outer_by_ghost: dict[int, Outer] = {}
+        self._places: dict[int, Callable[[], Any]] = {}
         self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
         self.on_lift: Callable[[Lifted], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
@@ -88,19 +89,28 @@ class Inputs:
             Lifted
         ] = []  # arguments that share memory, of sizes that may vary: none of them may be written
 
-    def release(self) -> None:
-        """Let go of every real tensor."""
+    def release(self, places: dict[int, Callable[[], Any]]) -> None:
+        """Let go of every real tensor. `places` tell, by object, what is kept now where an input was found."""
+        self._places = places
         for lifted in self.all:
             lifted.release()
         for outer in self.outer:
             outer.real = None
-        self._by_id.clear()
+        self._by_id = {key: lifted for key, lifted in self._by_id.items() if lifted.reachable is not None}
         self._outer_by_id.clear()
         self._by_storage.clear()
         self.names = {}
 
     def find(self, real: torch.Tensor) -> Lifted | Outer | None:
-        return self._by_id.get(id(real)) or self._outer_by_id.get(id(real))
+        """The input that a tensor is. After the capture that is asked of what the function reaches for by itself, where
+        a later backward runs its Python again; an id may have passed to another tensor by then."""
+        found = self._by_id.get(id(real))
+        if found is not None and found.reachable is real:
+            return found
+        if self._places:
+            kept = [lifted for lifted in self.all if self._places.get(lifted.alias.object, _nothing)() is real]
+            return kept[0] if kept else None
+        return self._outer_by_id.get(id(real))
 
     def of_ghost(self, ghost: torch.Tensor) -> Lifted | None:
         return self._by_ghost.get(id(ghost))
@@ -134,7 +144,7 @@ class Inputs:
             if not is_wrapper(real):
                 return self._lift_new(real)
             for part in parts(real):
-                if id(part) not in self._by_id:
+                if self.find(part) is None:
                     self._lift_new(part)
             return self._lift_outer(real, is_argument=False)
 
@@ -290,6 +300,10 @@ class Inputs:
         self.all.append(lifted)
         self.on_lift(lifted)
         return lifted
+
+
+def _nothing() -> None:
+    return None
 
 
 def _history(ghost: torch.Tensor, base: Lifted | None) -> Any:

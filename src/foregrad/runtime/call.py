@@ -330,7 +330,8 @@ class CallWriter:
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
             layouts = usual_layouts(self.compiled.stage.sources)
             missing += [
-                f"type({t}) is not {source.name('Tensor', torch.Tensor)} or {t}.stride() != {stride}"
+                f"type({t}) is not {source.name('Tensor', torch.Tensor)} or {t}.stride() != {stride} or {t}.is_neg()"
+                f" or {t}.is_conj() or {t}._is_zerotensor()"
                 for t, stride in zip(tangents, layouts, strict=True)
             ]
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])

@@ -17,10 +17,12 @@ from torch import fx
 
 from foregrad.backends.backend import Runner, start
 from foregrad.backends.choose import can_write
+from foregrad.backends.compilers import compiles
 from foregrad.backends.guarded import Guarded
 from foregrad.errors import BackwardError
 from foregrad.program.build import Stage, build
 from foregrad.program.donate import donate
+from foregrad.program.kept import fitted
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
 from foregrad.record.inputs import Lifted
@@ -35,7 +37,7 @@ from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.way import Way
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.words.size import frozen_all
-from foregrad.words.spec import restrided
+from foregrad.words.spec import Spec, restrided
 from foregrad.words.wrapping import whole
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
@@ -59,6 +61,7 @@ class CompiledStage:
         written = self.donation.graph if self.donation else self.halves.forward
         forward = self._start(written, "forward", known[0])  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]
+        self._kept = {s.key: s.spec for s in self.halves.saved}
         self.checks = self._find_checks()
         self._lock = threading.RLock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
@@ -133,15 +136,19 @@ class CompiledStage:
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
-        layouts = tuple(
-            None if t is None else self._layout(t, s) for t, s in zip(tangents, self.stage.sources, strict=True)
-        )
+        found = zip(tangents, self.stage.sources, self._usual_layouts, strict=True)
+        layouts = tuple(None if t is None else self._layout(t, source, usual) for t, source, usual in found)
         if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
             return layouts
-        usual = usual_layouts(self.stage.sources)
-        return tuple(None if stride is None else usual[place] for place, stride in enumerate(layouts))
+        return tuple(None if t is None else usual for t, usual in zip(tangents, self._usual_layouts, strict=True))
 
-    def _layout(self, tangent: torch.Tensor, source: torch.Tensor) -> tuple[int, ...]:
+    @cached_property
+    def _usual_layouts(self) -> Layouts:
+        return usual_layouts(self.stage.sources)
+
+    def _layout(self, tangent: torch.Tensor, source: torch.Tensor, usual: Any) -> tuple[int, ...]:
+        if compiles(self._way.backend) and _is_sooner_copied(tangent, usual):
+            return usual
         if self.sizes is None:
             return tangent.stride()
         return frozen_all(symbolic_strides(tangent, source.size()))
@@ -159,20 +166,21 @@ class CompiledStage:
 
     def usual_backward(self) -> CompiledBackward | None:
         """The backward from all outputs; None if capture found that it raises."""
-        found = self._backwards.get(usual_layouts(self.stage.sources))
+        found = self._backwards.get(self._usual_layouts)
         return None if found is None or found.error is not None else found
 
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
         stage = replace(self.stage, survey=_survey(self.stage, layouts))
         stage = replace(stage, backward=run_engine(stage, layouts))
-        program = self._built(stage)
+        program = self._built(stage, lambda halves: halves.saved)
         made = self._start_backward(program, program.halves)()
         warn_of_slow_parts(program.name, slow_parts([made.run]))
         return made
 
-    def _built(self, stage: Stage) -> Program:
-        """A later program of the recording."""
-        return build(stage, self.program.name).apply(self._way.passes).marked_like(self.program)
+    def _built(self, stage: Stage, wanted: Callable[[Halves], Sequence[Saved]]) -> Program:
+        """A later program of the recording, which takes what this one keeps."""
+        program = build(stage, self.program.name).apply(self._way.passes).marked_like(self.program)
+        return program if program.calling.backward_error else fitted(program, self._kept, wanted, self.stage.phase)
 
     def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:
         return start(self._way.backend, graph, name) if known is None else lambda: known
@@ -181,9 +189,6 @@ class CompiledStage:
         self, program: Program, halves: Halves, known: Runner | None = None
     ) -> Callable[[], CompiledBackward]:
         error = program.calling.backward_error
-        missing = [s.name for s in halves.saved if s.key not in self._saved_keys]
-        if error is None and missing:
-            error = _not_kept(missing)
         if error is not None:
             refused = CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
             return lambda: refused
@@ -269,18 +274,16 @@ class CompiledStage:
         )
         if following.sources:
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
-        program = self._built(following)
-        missing = [s.name for s in program.halves.kept if s.key not in self._saved_keys]
-        if missing:
-            raise _not_kept(missing)
+        program = self._built(following, lambda halves: halves.kept)
         return CompiledStage(following, program, self._way)
 
 
-def _not_kept(missing: list[str]) -> BackwardError:
-    return BackwardError(
-        f"this backward needs {len(missing)} values of the forward that were not kept: {', '.join(missing)}. "
-        "Run this part without foregrad."
-    )
+def _is_sooner_copied(tangent: torch.Tensor, usual: Any) -> bool:
+    """Whether to copy a tangent takes less time than to compile another backward: it has gaps, repeats elements, or
+    differs only in strides that are never taken."""
+    spec = Spec.of(tangent)
+    differing = [n for n, a, b in zip(spec.shape, spec.stride, usual, strict=True) if a != b]
+    return not spec.is_dense or all(n == 1 for n in differing)
 
 
 def _survey(stage: Stage, layouts: Layouts) -> Survey | None:

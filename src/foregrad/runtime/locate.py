@@ -37,6 +37,13 @@ class Location:
         table = f"{owner}.{self.table}" if self.table is not None else owner
         return f"{table}.get({self.key!r})" if missing_ok else f"{table}[{self.key!r}]"
 
+    def read(self) -> Any:
+        """What is kept there now; None if nothing is."""
+        if isinstance(self.owner, CellType):
+            return self.owner.cell_contents if _is_filled(self.owner) else None
+        table = self.owner if self.table is None else getattr(self.owner, self.table)
+        return table.get(self.key)
+
 
 @dataclass(frozen=True)
 class Variable:

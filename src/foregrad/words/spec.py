@@ -152,9 +152,14 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(stride))
 
 
+def is_lazy(tensor: torch.Tensor) -> bool:
+    """Whether the memory of a tensor holds not its data but their negatives or conjugates, or nothing."""
+    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+
+
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A tensor with these strides: itself, or a copy."""
-    if tensor.stride() == stride:
+    """A tensor with these strides and all of its data in memory: itself, or a copy."""
+    if tensor.stride() == stride and not is_lazy(tensor):
         return tensor
     made = torch.empty_strided(tensor.size(), stride, dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor)
