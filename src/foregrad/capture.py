@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -44,9 +43,6 @@ from foregrad.runtime.locate import AsHolder, Location, Variable, generators, lo
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.spec import Spec
-
-#: While a step is recorded, functions of Python's take its numbers.
-_one_at_a_time = threading.RLock()
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +110,7 @@ def capture_call(
     """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
     the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols.
     """
-    with no_garbage_collection(), no_dispatch_modes(), _one_at_a_time if state else nullcontext():
+    with no_garbage_collection(), no_dispatch_modes():
         return _capture_call(target, args, kwargs, state, call, python, varying)
 
 

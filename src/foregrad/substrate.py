@@ -60,8 +60,11 @@ from torch.utils._pytree import (
 
 __all__ = [
     "BELOW_AUTOGRAD",
+    "CHECKPOINT_OF_SAVED",
     "FUNCTION_HOMES",
     "FUSED_OPTIMIZERS",
+    "MODULE_CALL",
+    "SCALED_STEP",
     "BackwardCFunction",
     "DataDependentOutputException",
     "DynamicOutputShapeException",
@@ -83,6 +86,7 @@ __all__ = [
     "current_autograd_node",
     "default_device_of",
     "empty_strided_cpu",
+    "enter_again",
     "exclude_keys",
     "fake_mode_is_on",
     "global_state",
@@ -105,8 +109,6 @@ __all__ = [
     "quiet_torch",
     "registered_effect",
     "reinterpret_tensor",
-    "repeatable_checkpoints",
-    "replace_scaled_step",
     "saved_by",
     "set_version",
     "set_versions",
@@ -117,7 +119,6 @@ __all__ = [
     "tree_map_only",
     "tree_unflatten",
     "under_foreign_control",
-    "uninitialized_memory_untouched",
     "version_of",
 ]
 
@@ -301,38 +302,21 @@ def autocast_disabled() -> Any:
     return torch._C._DisableAutocast()
 
 
-class _Repeatable(torch.utils.checkpoint._CachedTorchDispatchMode):
-    """Gives what a selective checkpoint has saved, each time that it is recomputed and not only once."""
+#: Where a selective checkpoint starts to give what it has saved.
+CHECKPOINT_OF_SAVED = (torch.utils.checkpoint._CachedTorchDispatchMode, "__enter__")
 
-    saved: dict[Any, dict[int, Any]] | None = None
+#: Where a module is called, hooks included.
+MODULE_CALL = (torch.nn.Module, "_call_impl")
 
-    def __enter__(self) -> Any:
-        self.saved = self.saved or {key: dict(entries) for key, entries in self.storage.items()}
-        self.storage.update({key: dict(entries) for key, entries in self.saved.items()})
-        return super().__enter__()  # type: ignore[no-untyped-call]
-
-
-@contextmanager
-def repeatable_checkpoints() -> Iterator[None]:
-    """Let selective checkpoints that are made inside be recomputed several times."""
-    module: Any = torch.utils.checkpoint
-    before = module._CachedTorchDispatchMode
-    module._CachedTorchDispatchMode = _Repeatable
-    try:
-        yield
-    finally:
-        module._CachedTorchDispatchMode = before
+#: Where a GradScaler steps an optimizer or does not.
+SCALED_STEP = (torch.amp.GradScaler, "_maybe_opt_step")
 
 
-@contextmanager
-def replace_scaled_step(step: Any) -> Iterator[None]:
-    """Let GradScalers call this where they would step an optimizer or not."""
-    before = torch.amp.GradScaler._maybe_opt_step
-    torch.amp.GradScaler._maybe_opt_step = step  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        torch.amp.GradScaler._maybe_opt_step = before  # type: ignore[method-assign]
+def enter_again(enter: Callable[[Any], Any], mode: Any) -> Any:
+    """Let a selective checkpoint give what it has saved each time that it is recomputed, and not only once."""
+    kept = vars(mode).setdefault("kept", {key: dict(entries) for key, entries in mode.storage.items()})
+    mode.storage.update({key: dict(entries) for key, entries in kept.items()})
+    return enter(mode)
 
 
 _quiet = threading.local()
@@ -362,14 +346,3 @@ def default_device_of(func: Any) -> torch.device | None:
     """The device on which a function that makes tensors makes them, if `torch.device` as a context says so."""
     modes = _function_modes() if func in _device_constructors() else ()
     return next((mode.device for mode in modes if isinstance(mode, DeviceContext)), None)
-
-
-@contextmanager
-def uninitialized_memory_untouched() -> Iterator[None]:
-    """Make `empty` leave memory alone even in deterministic mode, where torch would fill it."""
-    before = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        torch.utils.deterministic.fill_uninitialized_memory = before  # type: ignore[attr-defined]

@@ -14,10 +14,11 @@ from typing import Any
 import torch
 from torch.autograd.function import _SingleLevelFunction
 
-__all__ = ["apply_of", "functions_take", "run_engine", "with_engine"]
+from foregrad.words.held import Held
 
-_lock = threading.Lock()
-_swaps: dict[int, list[Callable[[Any], Any]]] = {}  # by thread
+__all__ = ["FUNCTION_CALLS", "apply_of", "functions_take", "run_engine", "with_engine"]
+
+_here = threading.local()  # what arguments of Functions are swapped for in this thread
 
 
 def run_engine(
@@ -51,23 +52,30 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 @contextmanager
 def functions_take(swap: Callable[[Any], Any]) -> Iterator[None]:
     """Custom Functions that this thread calls are given what `swap` makes of each argument: no mode sees the call."""
-    thread = threading.get_ident()
-    with _lock:
-        _swaps.setdefault(thread, []).append(swap)
+    before = getattr(_here, "swap", None)
+    with FUNCTION_CALLS.held():
+        _here.swap = swap
+        try:
+            yield
+        finally:
+            _here.swap = before
+
+
+class _FunctionCalls(Held):
+    def change(self) -> None:
         _SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
-    try:
-        yield
-    finally:
-        with _lock:
-            _swaps[thread].pop()
-            if not _swaps[thread]:
-                del _swaps[thread]
-            if not _swaps:
-                del _SingleLevelFunction.apply  # type: ignore[attr-defined]
+
+    def put_back(self) -> None:
+        if "apply" in vars(_SingleLevelFunction):
+            del _SingleLevelFunction.apply  # type: ignore[attr-defined]
 
 
 def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
-    swaps = _swaps.get(threading.get_ident())
-    if swaps is not None:
-        args, kwargs = tuple(map(swaps[-1], args)), {name: swaps[-1](value) for name, value in kwargs.items()}
+    swap = getattr(_here, "swap", None)
+    if swap is not None:
+        args, kwargs = tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
     return apply_of(function)(*args, **kwargs)
+
+
+#: How custom Functions are called, in all threads.
+FUNCTION_CALLS = _FunctionCalls()

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from foregrad.substrate import FakeTensorMode, quiet_torch
+from foregrad.words.held import Held
 
 
 def fake_mode() -> FakeTensorMode:
@@ -52,16 +53,30 @@ def inductor_draws_like_eager() -> Iterator[None]:
 
     Its own form of `bernoulli` writes to a buffer that fused code may already have read.
     """
-    from torch._inductor.lowering import fallback_handler, lowerings
+    with _bernoulli.held(), inductor_settings(fallback_random=True, reorder_for_peak_memory=False):
+        yield
 
-    func = torch.ops.aten.bernoulli.p
-    before = lowerings[func]
-    lowerings[func] = fallback_handler(func, add_to_fallback_set=False)
-    try:
-        with inductor_settings(fallback_random=True, reorder_for_peak_memory=False):
-            yield
-    finally:
-        lowerings[func] = before
+
+class _BernoulliOfEager(Held):
+    """Inductor's lowering of one op, which all threads share, replaced by a call of the kernel."""
+
+    before: Any = None
+
+    def change(self) -> None:
+        from torch._inductor.lowering import fallback_handler, lowerings
+
+        func = torch.ops.aten.bernoulli.p
+        self.before = lowerings[func]
+        lowerings[func] = fallback_handler(func, add_to_fallback_set=False)
+
+    def put_back(self) -> None:
+        from torch._inductor.lowering import lowerings
+
+        if self.before is not None:
+            lowerings[torch.ops.aten.bernoulli.p], self.before = self.before, None
+
+
+_bernoulli = _BernoulliOfEager()
 
 
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:

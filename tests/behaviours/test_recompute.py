@@ -176,22 +176,19 @@ def test_rng_3_threads_do_not_disturb_each_other():
         assert torch.equal(one[1], other[1])
 
 
-def test_rng_3_a_backward_that_draws_again_waits_for_the_capture_of_another_thread():
-    """Each needs the default generator in a state of its own, and puts it back."""
-    x, waited = leaf(40), []
+def test_rng_3_a_backward_that_draws_again_during_the_capture_of_another_thread():
+    """It needs the default generator in a state of its own, and puts it back; the capture does not notice."""
+    x = leaf(40)
     out = fg.compile(lambda x: torch.native_dropout(x.exp(), 0.5, True)[0].sin(), backend="eager", passes=EVERYTHING)(x)
     backward = threading.Thread(target=lambda: out.sum().backward())
 
     def f(x):
         backward.start()
-        backward.join(0.2)
-        waited.append(backward.is_alive())
+        backward.join()
         return functional.dropout(x)
 
     state = torch.get_rng_state()
     fg.capture(f, x.detach())
-    backward.join()
-    assert waited == [True]
     assert x.grad is not None
     assert torch.equal(state, torch.get_rng_state())
 

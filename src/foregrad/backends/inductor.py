@@ -7,7 +7,6 @@ in a model and not with its depth.
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -46,6 +45,7 @@ from foregrad.substrate_inductor import (
     inductor_draws_like_eager,
 )
 from foregrad.words.progress import log, part
+from foregrad.words.quiet import no_warnings
 
 #: Inductor keeps what it is doing in global variables.
 one_at_a_time = threading.RLock()
@@ -184,10 +184,9 @@ class Fuser:
     def settings(self, graph: fx.GraphModule) -> Iterator[None]:
         """The context in which a graph is compiled."""
         draws = any(isinstance(n.target, OpOverload) and is_random(n.target) for n in graph.graph.nodes)
-        with warnings.catch_warnings(), autocast_disabled():  # what Inductor uses of torch is not the user's concern
-            warnings.simplefilter("ignore")
-            with inductor_draws_like_eager() if self.rng == "eager" and draws else nullcontext():
-                yield
+        as_eager = inductor_draws_like_eager() if self.rng == "eager" and draws else nullcontext()
+        with no_warnings(), autocast_disabled(), as_eager:  # what Inductor uses of torch is not the user's concern
+            yield
 
 
 #: Bytes of a value that a loop goes over in about the time that Python takes to call it.

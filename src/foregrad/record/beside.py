@@ -6,10 +6,8 @@ and at the variables that the step reaches, before and after.
 
 from __future__ import annotations
 
-import builtins
 import copy
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +18,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.frames import user_frame
 from foregrad.record.numbers import expression_of
+from foregrad.record.session import LOG, PRINT
 from foregrad.record.trace import Origin
 
 #: Flags that torch keeps in optimizers for itself: setting them once is enough.
@@ -95,27 +94,23 @@ class Beside:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Take note of prints and log lines of this thread."""
-        me, show, handle = threading.get_ident(), builtins.print, logging.Logger.handle
 
         def noted(what: str) -> None:
             origin = Origin(*user_frame(3), "")
-            if threading.get_ident() == me and origin.code is not None:
+            if origin.code is not None:
                 self.calls.append(Change(what, f"at {origin}"))
 
-        def printed(*args: Any, **kwargs: Any) -> None:
+        def printed(original: Any, *args: Any, **kwargs: Any) -> None:
             noted("print")
-            show(*args, **kwargs)
+            original(*args, **kwargs)
 
-        def logged(logger: logging.Logger, record: logging.LogRecord) -> None:
+        def logged(original: Any, logger: logging.Logger, record: logging.LogRecord) -> None:
             if record.name != _OF_TORCH:
                 noted(f"a log line of {record.name}")
-            handle(logger, record)
+            original(logger, record)
 
-        builtins.print, logging.Logger.handle = printed, logged  # type: ignore[assignment]
-        try:
+        with PRINT.by(printed), LOG.by(logged):
             yield
-        finally:
-            builtins.print, logging.Logger.handle = show, handle  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from foregrad.errors import CaptureError
 from foregrad.substrate import default_device_of
 
 Tensor = torch.Tensor
-META = torch.device("meta")
+CPU, META = torch.device("cpu"), torch.device("meta")
 
 
 class Device:

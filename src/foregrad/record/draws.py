@@ -8,9 +8,11 @@ computes again, leads the generator back to a place at which an op has drawn bef
 from __future__ import annotations
 
 import itertools
+import os
 import secrets
+import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +20,8 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.generators import identity
+from foregrad.record.session import GENERATOR
 from foregrad.substrate import no_dispatch_modes
-from foregrad.words.turns import turn
 
 _DEFAULT = "the random number generator"
 
@@ -71,12 +73,13 @@ class Draws:
     @contextmanager
     def run(self, where: str, generators: Iterable[tuple[str, torch.Generator]]) -> Iterator[None]:
         """Record a forward or a backward, which may use these generators; in the end every generator is as it was."""
-        with turn:
+        generators = list(generators)
+        with GENERATOR.of_this_thread() as default, _alone([generator for _, generator in generators], where):
             around, self._streams = self._streams, {}
-            default = torch.default_generator
-            self._streams[identity(default)] = _Stream(_DEFAULT, default, _state(default), default.initial_seed())
+            stream = _Stream(_DEFAULT, default, _state(default), default.initial_seed())
+            self._streams[identity(torch.default_generator)] = stream
             if self._drawn:  # a backward starts wherever the generator then is
-                self._streams[identity(default)].move(next(self._places))
+                stream.move(next(self._places))
             try:
                 for name, generator in generators:
                     self._add(name, generator)
@@ -109,6 +112,27 @@ class Draws:
     def _add(self, name: str, generator: torch.Generator) -> None:
         self._streams[identity(generator)] = stream = _Stream(name, generator, _state(generator), 0)
         stream.move(next(self._places))
+
+
+_locks: dict[int, threading.RLock] = {}
+_PATIENCE_SECONDS = 60.0
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_locks.clear)  # threads that held one are not in the copy
+
+
+@contextmanager
+def _alone(generators: Iterable[torch.Generator], where: str) -> Iterator[None]:
+    """Let no other recording use these generators of the user's, which it moves and puts back."""
+    with ExitStack() as stack:
+        for one in sorted(set(map(identity, generators))):
+            lock = _locks.setdefault(one, threading.RLock())
+            if not lock.acquire(timeout=_PATIENCE_SECONDS):
+                raise CaptureError(
+                    f"another thread has been capturing with the same generator for a minute.\n{where}\nGive each "
+                    "thread a generator of its own."
+                )
+            stack.callback(lock.release)
+        yield
 
 
 def _state(generator: torch.Generator) -> torch.Tensor:

@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
-from foregrad.record.devices import META, Device
-from foregrad.record.impure import effect_of, is_random
+from foregrad.record.devices import CPU, META, Device
+from foregrad.record.impure import effect_of, generator_in, is_random, with_own_generator
 from foregrad.substrate import (
     FUSED_OPTIMIZERS,
     DataDependentOutputException,
@@ -26,10 +26,11 @@ from foregrad.substrate import (
     FakeTensorMode,
     OpOverload,
     UnsupportedOperatorException,
+    empty_strided_cpu,
+    fake_mode_is_on,
     neg_view,
     quiet_torch,
     symbolic_kernels,
-    uninitialized_memory_untouched,
 )
 from foregrad.words.spec import contiguous_stride
 from foregrad.words.turns import generator_as_it_was
@@ -248,8 +249,10 @@ def _shapes(result: Any) -> Any:
 
 
 def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
-    """What an op returns for zeros on the CPU."""
-    with generator_as_it_was(), torch.no_grad():
+    """What an op returns for zeros on the CPU. One of torch's that draws gets a generator, so that no other moves."""
+    args, kwargs = with_own_generator(func, args, kwargs)
+    moves = func.namespace != "aten" or (is_random(func) and generator_in(args, kwargs) is None)
+    with generator_as_it_was() if moves else nullcontext(), torch.no_grad():
         return _ask(func, args, kwargs, _zeros_like, None)
 
 
@@ -365,14 +368,21 @@ def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
     """The ghosts that an outcome stands for."""
     if type(result) is Made:
         if result.device is None:
-            return torch.empty_strided(result.size, result.stride, dtype=result.dtype)
+            return new_ghost(result.size, result.stride, result.dtype, CPU)
         elsewhere.stand_for(elsewhere.shown(result.device))
-        return torch.empty_strided(result.size, result.stride, dtype=result.dtype, device=META)
+        return new_ghost(result.size, result.stride, result.dtype, META)
     if type(result) is Given:
         return given[result.place]
     if isinstance(result, (list, tuple)):
         return type(result)(make(r, given, elsewhere) for r in result)
     return result
+
+
+def new_ghost(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A tensor whose memory nobody has touched, not even torch in deterministic mode, which fills what it makes."""
+    if device.type == "cpu" and not fake_mode_is_on(None):
+        return empty_strided_cpu(tuple(size), tuple(stride), dtype)
+    return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 
 def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
@@ -383,6 +393,5 @@ def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tenso
 
 def ghost_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
     """Memory for the ghost of a tensor on this device."""
-    with uninitialized_memory_untouched():
-        carrier = device if device.type == "cpu" else META
-        return torch.empty(num_bytes, dtype=torch.uint8, device=carrier).untyped_storage()
+    carrier = device if device.type == "cpu" else META
+    return new_ghost((num_bytes,), (1,), torch.uint8, carrier).untyped_storage()

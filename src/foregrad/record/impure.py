@@ -51,6 +51,16 @@ def _effect_by_schema(func: OpOverload) -> str | None:
     return ORDERED if gives_nothing else None
 
 
+def with_own_generator(func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The arguments of a call with a new generator among them, if the op takes one."""
+    for place, argument in enumerate(func._schema.arguments):
+        if "Generator" in str(argument.type):
+            if not argument.kwarg_only and place < len(args):
+                return (*args[:place], torch.Generator(), *args[place + 1 :]), kwargs
+            return args, {**kwargs, argument.name: torch.Generator()}
+    return args, kwargs
+
+
 def generator_in(args: Any, kwargs: Any) -> torch.Generator | None:
     """The generator that a call is given."""
     return next((v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)), None)

@@ -17,7 +17,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.errors import CaptureError
 from foregrad.record.entered import Entered
-from foregrad.record.ghosts import ghost_over, ghost_storage
+from foregrad.record.ghosts import ghost_over, ghost_storage, new_ghost
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.sizes import fakes
@@ -232,9 +232,7 @@ class Inputs:
         with torch.enable_grad():
             is_leaf = real.is_leaf
             if real.requires_grad and not is_leaf:
-                slot = torch.empty_strided(
-                    ghost.size(), ghost.stride(), dtype=real.dtype, device=ghost.device
-                ).requires_grad_()
+                slot = new_ghost(ghost.size(), ghost.stride(), real.dtype, ghost.device).requires_grad_()
                 ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
             if real._base is not None:
                 ghost = torch.ops.aten.alias.default(ghost)  # a view here too, of a base that nobody sees

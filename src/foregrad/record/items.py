@@ -6,7 +6,6 @@ of the program, and so is what an op does with it. Python cannot know its value:
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.session import MAX, MIN
 from foregrad.record.symbols import Symbolic
 from foregrad.record.trace import Alias
 
@@ -89,17 +89,12 @@ def _as_tensor(value: Any) -> torch.Tensor:
 @contextmanager
 def items_in_max_and_min() -> Iterator[None]:
     """Let `max` and `min` take such numbers; for all others they do what they always do."""
-    largest, smallest = builtins.max, builtins.min
-    builtins.max = _choosing(largest, torch.gt)
-    builtins.min = _choosing(smallest, torch.lt)
-    try:
+    with MAX.by(_choosing(torch.gt)), MIN.by(_choosing(torch.lt)):
         yield
-    finally:
-        builtins.max, builtins.min = largest, smallest
 
 
-def _choosing(function: Callable[..., Any], is_better: Callable[..., torch.Tensor]) -> Any:
-    def call(*args: Any, **kwargs: Any) -> Any:
+def _choosing(is_better: Callable[..., torch.Tensor]) -> Any:
+    def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if kwargs or not any(isinstance(a, Item) for a in args):
             return function(*args, **kwargs)
         refuse = next(a.node.refuse for a in args if isinstance(a, Item))

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from foregrad.record.native import refuse_native
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.session import MODULE
 from foregrad.substrate import no_function_modes
 
 #: Modules that take another path when a torch function mode is on: it is put aside while they run in evaluation.
 _HAVE_FAST_PATHS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
-
-_current = threading.local()
-_lock = threading.Lock()
-_handles: list[Any] = []
-_num_watchers = 0
 
 
 class CalledModules:
@@ -72,41 +66,12 @@ class CalledModules:
     @contextmanager
     def watch(self) -> Iterator[None]:
         """Follow module calls of this thread."""
-        before = getattr(_current, "modules", None)
-        _current.modules = self
-        _install()
-        try:
+        with MODULE.by(self._call):
             yield
+
+    def _call(self, original: Callable[..., Any], module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        self.enter(module)
+        try:
+            return original(module, *args, **kwargs)
         finally:
-            _uninstall()
-            _current.modules = before
-
-
-def _install() -> None:
-    global _num_watchers
-    with _lock:
-        _num_watchers += 1
-        if _num_watchers == 1:
-            _handles.append(register_module_forward_pre_hook(_before))
-            _handles.append(register_module_forward_hook(_after, always_call=True))
-
-
-def _uninstall() -> None:
-    global _num_watchers
-    with _lock:
-        _num_watchers -= 1
-        if _num_watchers == 0:
-            while _handles:
-                _handles.pop().remove()
-
-
-def _before(module: torch.nn.Module, args: Any) -> None:
-    watching = getattr(_current, "modules", None)
-    if watching is not None:
-        watching.enter(module)
-
-
-def _after(module: torch.nn.Module, args: Any, output: Any) -> None:
-    watching = getattr(_current, "modules", None)
-    if watching is not None:
-        watching.exit()
+            self.exit()

@@ -19,6 +19,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.origins import where
+from foregrad.record.session import MATH
 from foregrad.record.symbols import Symbolic
 
 
@@ -242,27 +243,17 @@ Int: Any = type(
 
 # -- functions of Python that take numbers ------------------------------------------------------------------
 
-_MATH = {name: f for name, f in vars(math).items() if callable(f) and not name.startswith("_")}
-
 
 @contextmanager
 def numbers_in_math() -> Iterator[None]:
     """Let the functions of `math` take numbers; for all others they do what they always do."""
-    for name, function in _MATH.items():
-        setattr(math, name, _over_numbers(function))
-    try:
+    with MATH.by(_over_numbers):
         yield
-    finally:
-        for name, function in _MATH.items():
-            setattr(math, name, function)
 
 
-def _over_numbers(function: Callable[..., Any]) -> Callable[..., Any]:
-    def call(*args: Any, **kwargs: Any) -> Any:
-        symbols = (a for a in args if isinstance(a, (torch.SymFloat, torch.SymInt)) and hasattr(a, "numbers"))
-        number = next(symbols, None)
-        if number is None or kwargs:
-            return function(*args, **kwargs)
-        return number.numbers.compute(function, args)
-
-    return call
+def _over_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    symbols = (a for a in args if isinstance(a, (torch.SymFloat, torch.SymInt)) and hasattr(a, "numbers"))
+    number = next(symbols, None)
+    if number is None or kwargs:
+        return function(*args, **kwargs)
+    return number.numbers.compute(function, args)

@@ -11,7 +11,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.draws import Draws
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
-from foregrad.record.ghosts import Kind, Outcome, kind_of, make, written
+from foregrad.record.ghosts import Kind, Outcome, kind_of, make, new_ghost, written
 from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
@@ -335,7 +335,7 @@ class Recorder(Tensors, TorchDispatchMode):
 
     def _constant(self, real: torch.Tensor) -> torch.Tensor:
         """A tensor built from Python numbers inside the function: its data is part of the program."""
-        ghost = torch.empty_strided(real.size(), real.stride(), dtype=real.dtype, device=real.device)
+        ghost = new_ghost(real.size(), real.stride(), real.dtype, real.device)
         alias = self.register(ghost, kind="constant")
         with no_dispatch_modes():
             self.constants[alias.storage] = real.detach()

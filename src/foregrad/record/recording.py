@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import raising_frame
+from foregrad.record.ghosts import new_ghost
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
@@ -24,18 +25,18 @@ from foregrad.record.items import item_of, items_in_max_and_min
 from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
+from foregrad.record.session import CHECKPOINT, NO_ANOMALIES
 from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.record.wrapped_results import Made, WrappedResults
 from foregrad.substrate import (
     TreeSpec,
     autocast_disabled,
+    enter_again,
     keystr,
     no_dispatch_modes,
     no_saved_tensor_hooks,
-    repeatable_checkpoints,
     tree_flatten,
-    uninitialized_memory_untouched,
 )
 from foregrad.substrate_engine import functions_take, run_engine
 from foregrad.substrate_tree import tree_flatten_with_path
@@ -125,33 +126,32 @@ class Recording:
         leaves, structure = tree_flatten((args, kwargs))
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         mode = torch.is_grad_enabled()
-        with uninitialized_memory_untouched():
-            with fakes(self.sizes):
-                self.inputs.lift_arguments(tensors, self.definition)
-            ghosts = [self._ghost(leaf) for leaf in leaves]
-            ghost_args, ghost_kwargs = structure.unflatten(ghosts)
-            try:
-                with (
-                    no_saved_tensor_hooks(),
-                    self.recorder.draws.run(self.definition, self.recorder.generators.all),
-                    repeatable_checkpoints(),  # one at a time, as draws are
-                    self.modules.watch(),
-                    self._numbers(),
-                    fakes(self.sizes),
-                    self.recorder,
-                    self.intercept,
-                    functions_take(self.intercept.swapped),
-                ):
-                    result = function(*ghost_args, **ghost_kwargs)
-                self.leaves_grad_mode = torch.is_grad_enabled()
-            except Exception as error:
-                refusal = self._refusal(error)
-                if refusal is None:
-                    raise
-                raise refusal from error
-            finally:
-                self.grads.finish()
-                torch.set_grad_enabled(mode)
+        with fakes(self.sizes):
+            self.inputs.lift_arguments(tensors, self.definition)
+        ghosts = [self._ghost(leaf) for leaf in leaves]
+        ghost_args, ghost_kwargs = structure.unflatten(ghosts)
+        try:
+            with (
+                no_saved_tensor_hooks(),
+                self.recorder.draws.run(self.definition, self.recorder.generators.all),
+                CHECKPOINT.by(enter_again),
+                self.modules.watch(),
+                self._numbers(),
+                fakes(self.sizes),
+                self.recorder,
+                self.intercept,
+                functions_take(self.intercept.swapped),
+            ):
+                result = function(*ghost_args, **ghost_kwargs)
+            self.leaves_grad_mode = torch.is_grad_enabled()
+        except Exception as error:
+            refusal = self._refusal(error)
+            if refusal is None:
+                raise
+            raise refusal from error
+        finally:
+            self.grads.finish()
+            torch.set_grad_enabled(mode)
         self._take_outputs(result)
         self.num_forward = len(self.recorder.ops)
 
@@ -231,7 +231,7 @@ class Recording:
         phase = 1 if earlier is None else earlier.phase + 1
         for ghost, _ in self.intercept.retained:
             ghost.grad = None  # of another run of the engine
-        with uninitialized_memory_untouched(), no_dispatch_modes(), fakes(self.sizes):
+        with no_dispatch_modes(), fakes(self.sizes):
             tangents = [
                 None
                 if stride is None
@@ -305,11 +305,11 @@ class Recording:
     @contextmanager
     def _engine(self) -> Iterator[None]:
         with (
-            uninitialized_memory_untouched(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
             self.recorder.draws.run(self.definition, self.recorder.generators.all),
-            torch.autograd.set_detect_anomaly(False),
+            CHECKPOINT.by(enter_again),
+            NO_ANOMALIES.held(),
             fakes(self.sizes),
             self.recorder,
             self.intercept,
@@ -337,7 +337,7 @@ class Recording:
         return len(ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
-        ghost = torch.empty_strided(source.size(), thawed(stride), dtype=source.dtype, device=source.device)
+        ghost = new_ghost(source.size(), thawed(stride), source.dtype, source.device)
         alias = self.recorder.register(ghost.requires_grad_(is_differentiable), kind="input")
         return Tangent(ghost, alias, alias.spec)
 

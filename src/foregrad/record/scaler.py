@@ -14,7 +14,7 @@ import torch
 
 from foregrad.errors import CaptureError, CreatesState
 from foregrad.record.numbers import expression_of
-from foregrad.substrate import replace_scaled_step
+from foregrad.record.session import SCALED
 from foregrad.words.spec import is_number
 
 
@@ -22,11 +22,13 @@ from foregrad.words.spec import is_number
 def scaled_steps(state: tuple[Any, ...]) -> Iterator[None]:
     """Let GradScalers take steps so, if the state has one."""
     has_scaler = any(isinstance(one, torch.amp.GradScaler) for one in state)
-    with replace_scaled_step(_step) if has_scaler else nullcontext():
+    with SCALED.by(_step) if has_scaler else nullcontext():
         yield
 
 
-def _step(scaler: Any, optimizer: Any, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
+def _step(
+    original: Any, scaler: Any, optimizer: Any, optimizer_state: dict[str, Any], *args: Any, **kwargs: Any
+) -> Any:
     found = list(optimizer_state["found_inf_per_device"].values())
     tensors = [p for group in optimizer.param_groups for p in group["params"]] + list(_tensors(optimizer.state))
     keys = {p: list(state) for p, state in optimizer.state.items()}

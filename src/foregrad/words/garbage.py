@@ -6,14 +6,26 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from foregrad.words.held import Held
+
+
+class _Collection(Held):
+    was_enabled = False
+
+    def change(self) -> None:
+        self.was_enabled = gc.isenabled()
+        gc.disable()
+
+    def put_back(self) -> None:
+        if self.was_enabled:
+            gc.enable()
+
+
+_collection = _Collection()
+
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
     """Leave cycles of objects alone for a while: looking for them would make the cost of the work grow."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
+    with _collection.held():
         yield
-    finally:
-        if was_enabled:
-            gc.enable()
