@@ -7,7 +7,19 @@ from tests.house.source import Module, dependencies, imports, layout, modules, p
 
 SUBSTRATE = tuple(
     f"foregrad.substrate{part}"
-    for part in ("", "_engine", "_graph", "_inductor", "_keep", "_keys", "_native", "_shapes", "_start", "_tree")
+    for part in (
+        "",
+        "_batch",
+        "_engine",
+        "_graph",
+        "_inductor",
+        "_keep",
+        "_keys",
+        "_native",
+        "_shapes",
+        "_start",
+        "_tree",
+    )
 )
 FORBIDDEN = ("torch._functorch", "torch._dynamo", "functorch")
 

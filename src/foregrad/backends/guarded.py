@@ -79,9 +79,13 @@ class Guarded:
 
     def op_by_op(self, *inputs: Any) -> tuple[Any, ...]:
         """Run the ops that the code stands for."""
+        return self._ops(*inputs)
+
+    @cached_property
+    def _ops(self) -> Runner:
         from foregrad.backends.eager import compile_graph
 
-        return compile_graph(self.graph(), self.name)(*inputs)
+        return compile_graph(self.graph(), self.name)
 
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts, or is

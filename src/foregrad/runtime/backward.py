@@ -9,9 +9,11 @@ from typing import Any
 import torch
 
 from foregrad.backends.guarded import Guarded
+from foregrad.errors import BackwardError
 from foregrad.runtime.formulas import Dims
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
-from foregrad.words.spec import restrided
+from foregrad.substrate_batch import batch_of, is_transformed
+from foregrad.words.spec import is_lazy, restrided
 from foregrad.words.wrapped import coerced, is_wrapper
 from foregrad.words.wrapping import Whole, whole
 
@@ -39,19 +41,43 @@ def run_compiled(
     for i in compiled.checks:
         saved[i]
     values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
+    strides, numbers = (compiled.strides, ()) if compiled.at is None else compiled.at(dims)
+
+    def run(*tangents: Any) -> tuple[Any, ...]:
+        given = [restrided(t, stride) for t, stride in zip(tangents, strides, strict=True)]
+        return runner_for(compiled.run, given)(*values, *numbers, *live, *given)
+
     with exclude_keys(BELOW_AUTOGRAD):
-        strides, numbers = (compiled.strides, ()) if compiled.at is None else compiled.at(dims)
-        given = [restrided(t, stride) for t, stride in zip(defined, strides, strict=True)]
-        results = runner_for(compiled.run, given)(*values, *numbers, *live, *given)
+        results = each_example(run, defined)
     with torch.no_grad():
         for place, value in zip(compiled.writes, results[compiled.num_gradients :], strict=True):
             live[place].copy_(value)
     return whole(results[: compiled.num_gradients], compiled.wholes)
 
 
+def each_example(run: Callable[..., tuple[Any, ...]], tangents: Sequence[Any]) -> tuple[Any, ...]:
+    """Run something on each example of batched tangents: a program relies on the layout of each value, which ops that
+    are batched do not keep."""
+    if not any(map(is_transformed, tangents)):
+        return run(*tangents)
+    batch = batch_of(tangents)
+    if batch is None:
+        raise BackwardError(
+            "a backward of a compiled function is itself transformed, by torch.func.grad, jvp or the like inside the "
+            "transform.\nTransform the function that foregrad compiles, or run this part without foregrad."
+        )
+    examples = [batch.example(i) for i in range(batch.size)] or [batch.empty_example()]
+    return batch.together([each_example(run, example) for example in examples], batch.size)
+
+
 def runner_for(run: Callable[..., Any], tangents: Sequence[Any]) -> Callable[..., Any]:
     """What to run on these tangents: tensors that wrap others carry out ops themselves, one by one."""
     return run.op_by_op if isinstance(run, Guarded) and any(map(is_wrapper, tangents)) else run
+
+
+def is_special_tangent(tangent: torch.Tensor) -> bool:
+    """Whether something stands between the memory of a tangent and its data: batches, lazy negation."""
+    return is_lazy(tangent) or is_transformed(tangent)
 
 
 def plain(tangent: Any) -> Any:

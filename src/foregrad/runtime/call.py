@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from foregrad.record.numbers import Expression
 from foregrad.record.recording import usual_layouts
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.autograd import AutogradFunction
+from foregrad.runtime.backward import is_special_tangent
 from foregrad.runtime.carriers import carrier
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
@@ -34,6 +36,7 @@ from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.result import result_text
+from foregrad.runtime.same import SameTensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import emit_stores
 from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
@@ -45,6 +48,7 @@ from foregrad.substrate import (
     version_of,
 )
 from foregrad.words.size import VARYING, Formula, Size
+from foregrad.words.spec import Spec
 from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
@@ -328,18 +332,28 @@ class CallWriter:
                 source.line(f"{self.dims}= ctx.dims")
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
-            layouts = usual_layouts(self.compiled.stage.sources)
-            missing += [
-                f"type({t}) is not {source.name('Tensor', torch.Tensor)} or {t}.stride() != {stride} or {t}.is_neg()"
-                f" or {t}.is_conj() or {t}._is_zerotensor()"
-                for t, stride in zip(tangents, layouts, strict=True)
-            ]
+            missing += self._unusual(source, tangents)
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
             with source.block(f"if {rare}:"):
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
             self._usual_backward(source, tangents)
         source.namespace["rare"] = self._rare_backward()
         return source.load("backward")
+
+    def _unusual(self, source: Source, tangents: list[str]) -> list[str]:
+        """Conditions under which tangents are not what the usual backward expects: in layout, or by what stands between
+        their memory and their data, as batches and lazy negation do."""
+        sources, layouts = self.compiled.stage.sources, usual_layouts(self.compiled.stage.sources)
+        pairs = zip(sources, layouts, strict=True)
+        specs = [replace(Spec.of(source), stride=stride, requires_grad=False) for source, stride in pairs]
+        if self.compiled.sizes is None and all(spec.device.type == "cpu" for spec in specs):
+            same = SameTensors(tuple(specs), (torch.Tensor,) * len(specs))
+            return [f"not {source.made('tangents_are_same', same)}({', '.join(tangents)})"] if tangents else []
+        kind, is_special = source.name("Tensor", torch.Tensor), source.name("is_special", is_special_tangent)
+        return [
+            f"type({t}) is not {kind} or {t}.stride() != {stride} or {is_special}({t})"
+            for t, stride in zip(tangents, layouts, strict=True)
+        ]
 
     def _tangent(self, number: int) -> str:
         for place in self.outputs:

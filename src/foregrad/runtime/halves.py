@@ -30,12 +30,14 @@ from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.record.sizes import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
-from foregrad.runtime.backward import CompiledBackward, Unpacked, run_compiled, runner_for
+from foregrad.runtime.backward import CompiledBackward, Unpacked, each_example, run_compiled, runner_for
 from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.way import Way
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
+from foregrad.substrate_batch import is_transformed
+from foregrad.substrate_engine import apply_of
 from foregrad.words.size import frozen_all
 from foregrad.words.spec import Spec, restrided
 from foregrad.words.wrapping import whole
@@ -147,7 +149,7 @@ class CompiledStage:
         return usual_layouts(self.stage.sources)
 
     def _layout(self, tangent: torch.Tensor, source: torch.Tensor, usual: Any) -> tuple[int, ...]:
-        if compiles(self._way.backend) and _is_sooner_copied(tangent, usual):
+        if is_transformed(tangent) or (compiles(self._way.backend) and _is_sooner_copied(tangent, usual)):
             return usual
         if self.sizes is None:
             return tangent.stride()
@@ -371,15 +373,20 @@ class Later(torch.autograd.Function):
 
 def differentiable_backward(
     compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, dims: Dims, edges: Sequence[Any]
-) -> list[Any]:
+) -> Sequence[Any]:
     """The gradients of a stage, as tensors that can be differentiated again."""
-    following = compiled.next_stage(tangents, dims)
-    needed = {s.key for s in following.halves.kept}
-    for i in compiled.checks_of(following.program):
-        saved[i]
-    kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
-    defined = [t for t in tangents if t is not None]
-    slots = [*edges, *(t for t in defined if t.requires_grad)]
-    assert following.stage.earlier is not None
-    found = Later.apply(following, kept, (live, dims), defined, *slots)  # type: ignore[no-untyped-call]
-    return whole(found, following.stage.earlier.wholes)
+    places = [place for place, tangent in enumerate(tangents) if tangent is not None]
+
+    def run(*defined: Any) -> tuple[Any, ...]:
+        given = dict(zip(places, defined, strict=True))
+        following = compiled.next_stage([given.get(place) for place in range(len(tangents))], dims)
+        needed = {s.key for s in following.halves.kept}
+        for i in compiled.checks_of(following.program):
+            saved[i]
+        kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
+        slots = [*edges, *(t for t in defined if t.requires_grad)]
+        assert following.stage.earlier is not None
+        found = apply_of(Later)(following, kept, (live, dims), defined, *slots)
+        return tuple(whole(found, following.stage.earlier.wholes))
+
+    return each_example(run, [tangents[place] for place in places])

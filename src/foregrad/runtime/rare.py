@@ -38,6 +38,7 @@ class RareBackward:
         tangents = [plain(t) for t in tangents]
         order, gradients = self.order, [None] * len(self.order)
         if any(t is not None for t in tangents) and order:
+            found: Sequence[Any]
             if torch.is_grad_enabled():
                 found = self._differentiable(ctx, tangents, live, dims)
             else:
@@ -49,7 +50,7 @@ class RareBackward:
                 gradients[place] = carried_back if known is None else known + carried_back
         return (*[None] * self.num_leading, *gradients, *([arrived(tangents)] if self.has_end else []))
 
-    def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any, dims: Dims) -> list[Any]:
+    def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any, dims: Dims) -> Sequence[Any]:
         from foregrad.runtime.halves import differentiable_backward
 
         saved = Unpacked(ctx)
