@@ -10,7 +10,7 @@ import torch
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
-from foregrad.choice import Choice, checked, for_backend
+from foregrad.choice import Choice, checked, for_backend, refuse_keywords
 from foregrad.compile import Compiled
 from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
@@ -28,6 +28,7 @@ def compile(  # noqa: A001  the public name is fg.compile
     dynamic: Choice = None,
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
+    **others: Any,
 ) -> Any:
     """The same function or module, running captured programs in place of its code.
 
@@ -47,6 +48,7 @@ def compile(  # noqa: A001  the public name is fg.compile
     `cache` is where compiled programs are kept for later processes, which then start without tracing: True is this
     user's folder, for the backends that compile; a path, a URL or an `fg.Cache` is used with any; False keeps nothing.
     """
+    refuse_keywords("fg.compile", others)
     chosen = choose(backend, rng=rng, regions=regions)
     varies = for_backend(checked(dynamic), chosen)
     way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen), varies)

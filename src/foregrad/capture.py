@@ -23,12 +23,14 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.modules import CalledModules
 from foregrad.record.native import refuse_native
 from foregrad.record.numbers import Expression
+from foregrad.record.optimizers import only_declared
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, find_results, history_of, written_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.record.sizes import Dimensions, Sizes
+from foregrad.record.tracebacks import readable
 from foregrad.record.wrapped import Outer
 from foregrad.refusals import (
     refuse_attributes,
@@ -89,7 +91,11 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
     Nothing is computed, no tensor changes and no generator moves. `state` names modules that the function uses, so that
     their parameters get their paths as names.
     """
-    captured = capture_call(target, args, kwargs, state=state)
+    __tracebackhide__ = True  # pytest leaves this frame out
+    try:
+        captured = capture_call(target, args, kwargs, state=state)
+    except Exception as error:  # noqa: BLE001  # it is raised again
+        raise readable(error)  # noqa: B904  # the same
     captured.release()
     if captured.program.calling.backward_error is not None:
         raise captured.program.calling.backward_error
@@ -140,7 +146,7 @@ def _capture_call(
     beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
         declared.lift()
-        with nullcontext() if python is None else beside.watch(), scaled_steps(state):
+        with nullcontext() if python is None else beside.watch(), only_declared(state), scaled_steps(state):
             recording.forward(call or function, args, kwargs)
     except BaseException:
         beside.undo()

@@ -25,6 +25,27 @@ def checked(dynamic: Any) -> Choice:
     return dims
 
 
+#: Keywords of torch.compile, and what there is here in place of each.
+_OF_TORCH = {
+    "fullgraph": "leave it out: a function is captured as a whole, or refused with the line that is in the way",
+    "mode": 'choose a backend: backend="inductor", "aoti" or "eager"',
+    "options": "choose a backend, or give passes over the program: passes=(...)",
+    "disable": 'leave fg.compile out, or use backend="eager"',
+    "recompile_limit": "leave it out: a function that is captured often warns, and fg.explain says why",
+    "isolate_recompiles": "leave it out: each compiled function has programs of its own",
+    "name": "leave it out: a program is named for its function",
+}
+
+
+def refuse_keywords(where: str, given: Mapping[str, Any]) -> None:
+    """Say what to do in place of a keyword that there is not."""
+    for name in given:
+        instead = _OF_TORCH.get(name)
+        if instead is not None:
+            raise TypeError(f"{where} has no {name}=, which is torch.compile's; {instead}")
+        raise TypeError(f"{where} got an unexpected keyword argument {name!r}")
+
+
 def for_backend(choice: Choice, backend: Backend) -> Choice:
     """What is done with a backend: compilers make a program for each size."""
     if backend is compile_graph:

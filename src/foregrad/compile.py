@@ -19,6 +19,7 @@ from foregrad.keep.warm import CAPTURED, FoundCall, Origin, find_call, keep_call
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
+from foregrad.record.tracebacks import readable
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
@@ -51,11 +52,15 @@ class Compiled:
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
             return self._target(*args, **kwargs)
-        for call in self._calls:
-            result = call(args, kwargs)
-            if result is not MISS:
-                return result
-        return self._capture(args, kwargs)
+        __tracebackhide__ = True  # pytest leaves this frame out
+        try:
+            for call in self._calls:
+                result = call(args, kwargs)
+                if result is not MISS:
+                    return result
+            return self._capture(args, kwargs)
+        except Exception as error:  # noqa: BLE001  # it is raised again
+            raise readable(error)  # noqa: B904  # the same
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         with self._lock:

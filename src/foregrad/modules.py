@@ -15,6 +15,7 @@ from torch.nn.parameter import is_lazy as is_uninitialized
 
 from foregrad.compile import Compiled
 from foregrad.record.native import refuse_native
+from foregrad.record.tracebacks import readable
 from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
@@ -30,6 +31,13 @@ class CompiledForward:
 
     def forward(self, /, *args: Any, **kwargs: Any) -> Any:
         return compiled_of(self)(*args, **kwargs)
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # pytest leaves this frame out
+        try:
+            return super().__call__(*args, **kwargs)  # type: ignore[misc]
+        except Exception as error:  # noqa: BLE001  # it is raised again
+            raise readable(error)  # noqa: B904  # the same
 
     def __getattr__(self, name: str) -> Any:
         """What a module has by itself comes first."""

@@ -15,7 +15,7 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
 from foregrad.captures import Capture
-from foregrad.choice import Choice, checked, for_backend
+from foregrad.choice import Choice, checked, for_backend, refuse_keywords
 from foregrad.compile import Compiled
 from foregrad.errors import CaptureError, CreatesState
 from foregrad.keep.warm import Origin, cache_for
@@ -40,6 +40,7 @@ def step(
     dynamic: Choice = None,
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
+    **others: Any,
 ) -> Callable[[Callable[..., Any]], Step]:
     """A decorator for a training step: forward, backward and optimizer as one program.
 
@@ -61,6 +62,7 @@ def step(
 
     `backend`, `passes`, `rng`, `regions`, `dynamic`, `cache` and `progress` are those of `fg.compile`.
     """
+    refuse_keywords("fg.step", others)
     if python not in ("warn", "error", "allow"):
         raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:

@@ -35,7 +35,6 @@ from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
-    FakeTensorDeviceMismatchError,
     FakeTensorMode,
     UnsupportedOperatorException,
 )
@@ -69,7 +68,6 @@ __all__ = [
     "DataDependentOutputException",
     "DynamicOutputShapeException",
     "FakeTensor",
-    "FakeTensorDeviceMismatchError",
     "FakeTensorMode",
     "GlobalStateGuard",
     "HigherOrderOperator",

@@ -25,6 +25,7 @@ from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.items import Item, ItemNode
 from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
+from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.trace import Origin
 from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
@@ -187,9 +188,9 @@ class Intercept(TorchFunctionMode):
 
     def tensor_split(self, func: Any, args: Any, kwargs: Any) -> Any:
         """With a tensor of indices torch reads them past the dispatcher; known ones are given as numbers."""
-        for place, where in enumerate(args[1:2], 1):
-            if isinstance(where, Tensor):
-                args = (*args[:place], self._recorder.values.of(where).tolist(), *args[place + 1 :])
+        for place, cuts in enumerate(args[1:2], 1):
+            if isinstance(cuts, Tensor):
+                args = (*args[:place], self._recorder.values.of(cuts).tolist(), *args[place + 1 :])
         for name in ("tensor_indices_or_sections", "indices"):
             if isinstance(kwargs.get(name), Tensor):
                 kwargs = {**kwargs, name: self._recorder.values.of(kwargs[name]).tolist()}
@@ -256,7 +257,8 @@ class Intercept(TorchFunctionMode):
         name = getattr(func, "__name__", str(func)).strip("_")
         tensor = args[0]
         if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
-            return func(self._recorder.values.of(tensor), *args[1:], **kwargs)
+            asked_by = "numpy.asarray()" if func is Tensor.__array__ else f"{name}()"
+            return func(self._recorder.values.of(tensor, asked_by), *args[1:], **kwargs)
         return refuse(
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
@@ -264,8 +266,7 @@ class Intercept(TorchFunctionMode):
 
 
 def refuse(what: str, instead: str) -> None:
-    code, instruction = user_frame(2)
-    raise CaptureError(f"the function {what}.\n  at {Origin(code, instruction, '')}\n{instead}")
+    raise CaptureError(f"the function {what}.\n{where('')}\n{instead}")
 
 
 #: Functions of torch that run the autograd engine.

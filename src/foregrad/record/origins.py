@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from foregrad.record.frames import is_users, user_frame
+from foregrad.record.frames import calling_frame, is_users, user_frame
 from foregrad.record.trace import Origin
 from foregrad.substrate import BackwardCFunction, current_autograd_node, next_sequence_number
 
@@ -51,5 +51,6 @@ def definition(function: Any) -> str:
 
 def where(module: str) -> str:
     """The user's line that is running, as a line of an error."""
-    origin = Origin(*user_frame(2), module)
-    return f"  at {origin}" + (f", module {module}" if module else "")
+    origin, caller = Origin(*user_frame(2), module), calling_frame(2)
+    line = f"  at {origin}" + (f", module {module}" if module else "")
+    return line if caller[0] is None else f"{line}\n  called at {Origin(*caller, module)}"

@@ -31,7 +31,6 @@ from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensorDeviceMismatchError,
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
@@ -40,6 +39,7 @@ from foregrad.substrate import (
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
+    tree_leaves,
     version_of,
 )
 from foregrad.words.wrapped import is_wrapper_type
@@ -236,10 +236,17 @@ class Recorder(Tensors, TorchDispatchMode):
             if found is None:
                 raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
             return found
-        except FakeTensorDeviceMismatchError as error:
-            raise RuntimeError(f"{error}\n{self._where()}") from None
         except (UnsupportedOperatorException, NotImplementedError) as error:
             raise CaptureError(f"{func} cannot be recorded without data: {error}\n{self._where()}") from error
+        except RuntimeError:
+            devices = {self.device.shown(t.device) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)}
+            if len(devices) < 2:
+                raise
+            places = " and ".join(sorted(map(str, devices), key=lambda name: name == "cpu"))
+            raise RuntimeError(
+                f"Expected all tensors to be on the same device, but those given to {func} are on {places}.\n"
+                f"{self._where()}\nMove them to one device with .to()."
+            ) from None
 
     def _compute(
         self,

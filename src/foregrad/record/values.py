@@ -77,8 +77,8 @@ class Values:
         self._recorder.dispatch(aten._assert_async.msg, (condition, message), {})
         return answer
 
-    def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The value of a tensor that Python asks for; refused if it depends on an input."""
+    def of(self, tensor: torch.Tensor, asked_by: str | None = None) -> torch.Tensor:
+        """The value of a tensor that Python asks for, by a method if it has a name; refused if an input decides it."""
         value = self.known(tensor)
         if value is not None:
             return value
@@ -87,10 +87,16 @@ class Values:
             plain = number.node.known() if isinstance(number, (Float, Int)) else number
             with no_dispatch_modes():
                 return torch.tensor(plain, dtype=tensor.dtype)
+        spec = self._recorder.alias(tensor).spec
+        if asked_by is not None:
+            raise CaptureError(
+                f"`{asked_by}` of a tensor {spec} is needed in Python, but capture has no data.\n{self._where()}\n"
+                "Do the same with tensors, or return the tensor and call it outside the captured function."
+            )
         raise CaptureError(
-            f"the value of a tensor {self._recorder.alias(tensor).spec} is needed in Python, but capture has no data.\n"
-            f"{self._where()}\nKeep the computation in tensors (torch.where for a branch), compute the number "
-            "outside and pass it as an argument, or leave this part outside the captured function."
+            f"the value of a tensor {spec} is needed in Python, but capture has no data.\n{self._where()}\n"
+            "Keep the computation in tensors (torch.where for a branch), compute the number outside and pass it as an "
+            "argument, or leave this part outside the captured function."
         )
 
     def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
