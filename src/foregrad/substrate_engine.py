@@ -5,7 +5,6 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
@@ -17,8 +16,6 @@ from torch.autograd.function import _SingleLevelFunction
 from foregrad.words.held import Held
 
 __all__ = ["FUNCTION_CALLS", "apply_of", "functions_take", "run_engine", "with_engine"]
-
-_here = threading.local()  # what arguments of Functions are swapped for in this thread
 
 
 def run_engine(
@@ -52,13 +49,8 @@ def apply_of(function: type[torch.autograd.Function]) -> Callable[..., Any]:
 @contextmanager
 def functions_take(swap: Callable[[Any], Any]) -> Iterator[None]:
     """Custom Functions that this thread calls are given what `swap` makes of each argument: no mode sees the call."""
-    before = getattr(_here, "swap", None)
-    with FUNCTION_CALLS.held():
-        _here.swap = swap
-        try:
-            yield
-        finally:
-            _here.swap = before
+    with FUNCTION_CALLS.held(swap):
+        yield
 
 
 class _FunctionCalls(Held):
@@ -71,7 +63,7 @@ class _FunctionCalls(Held):
 
 
 def _apply(function: Any, *args: Any, **kwargs: Any) -> Any:
-    swap = getattr(_here, "swap", None)
+    swap = FUNCTION_CALLS.here
     if swap is not None:
         args, kwargs = tuple(map(swap, args)), {name: swap(value) for name, value in kwargs.items()}
     return apply_of(function)(*args, **kwargs)

@@ -5,8 +5,8 @@ import gc
 import logging
 import math
 import random
+import sys
 import threading
-import time
 import warnings
 
 import pytest
@@ -18,6 +18,7 @@ from torch.utils.checkpoint import _CachedTorchDispatchMode, checkpoint
 
 import foregrad as fg
 from foregrad.record import session
+from foregrad.words import held
 from tests.compare import compiled
 
 PLACES = (
@@ -385,21 +386,37 @@ def test_a_fork_during_a_capture_in_another_thread_has_pythons_own_functions():
     assert_as_it_was(before)
 
 
-def test_interrupts_at_any_time_leave_the_process_as_it_was():
-    import _thread
+def interrupt_at(number):
+    """A trace function that interrupts at one of the lines that change the process or put it back."""
+    left = iter(range(number))
 
-    model, before = nn.Linear(3, 3), process()
+    def trace(frame, event, arg):
+        if frame.f_code.co_filename in (session.__file__, held.__file__):
+            if event == "line" and next(left, None) is None:
+                raise KeyboardInterrupt
+            return trace
+        return None
 
-    def step(x):
-        return model(x).sum()
+    return trace
 
-    for delay in range(40):
-        timer = threading.Timer(delay / 20_000, _thread.interrupt_main)
+
+def test_an_interrupt_at_any_line_leaves_the_process_as_it_was():
+    model = nn.Linear(3, 3)
+
+    def capture():
+        fg.step(model, backend="eager", cache=False)(lambda x: model(x).sum())(torch.ones(2, 3))
+
+    capture()
+    before, number, was_interrupted = process(), 0, True
+    while was_interrupted:
+        around = sys.gettrace()
+        sys.settrace(interrupt_at(number))
         try:
-            timer.start()
-            fg.capture(lambda x: model(x).sin(), torch.ones(2, 3))
-            fg.step(model, backend="eager", cache=False)(step)(torch.ones(2, 3))
-            time.sleep(10)
+            capture()
+            was_interrupted = False
         except KeyboardInterrupt:
-            assert_as_it_was(before)
-        timer.join()
+            number += 4
+        finally:
+            sys.settrace(around)
+        assert_as_it_was(before)
+    assert number > 100

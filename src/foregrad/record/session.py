@@ -13,7 +13,6 @@ import gc
 import logging
 import math
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -37,19 +36,13 @@ class Replacement(Held):
         super().__init__()
         self.owner = owner
         self.names = names
-        self._here = threading.local()
         self._stand_ins: dict[str, tuple[Any, Any]] = {}  # by name, each with the entry that it replaces
 
     @contextmanager
     def by(self, act: Act) -> Iterator[None]:
         """In this thread `act` is called, with the original as its first argument."""
-        before = getattr(self._here, "act", None)
-        with self.held():
-            self._here.act = act
-            try:
-                yield
-            finally:
-                self._here.act = before
+        with self.held(act):
+            yield
 
     def change(self) -> None:
         for name in self.names:
@@ -72,11 +65,9 @@ class Replacement(Held):
             _let_go(stand_in)
 
     def _stand_in(self, original: Any) -> Any:
-        here = self._here
-
         @functools.wraps(original)
         def call(*args: Any, **kwargs: Any) -> Any:
-            act = getattr(here, "act", None)
+            act = self.here
             return original(*args, **kwargs) if act is None else act(original, *args, **kwargs)
 
         call.stands_in = True  # type: ignore[attr-defined]
@@ -98,22 +89,15 @@ def _let_go(stand_in: Any) -> None:
 class _Generator:
     """The default generator as the functions of `torch.random` see it: that of the recording in threads that record."""
 
-    def __init__(self) -> None:
-        self.here = threading.local()
-
     def __getattr__(self, name: str) -> Any:
-        return getattr(getattr(self.here, "generator", None) or torch.default_generator, name)
+        return getattr(GENERATOR.here or torch.default_generator, name)
 
 
 class DefaultGenerator(Held):
     """What `torch.get_rng_state`, `torch.manual_seed` and their like work on."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen = _Generator()
-
     def change(self) -> None:
-        torch.random.default_generator = self._seen  # type: ignore[attr-defined, assignment]
+        torch.random.default_generator = _Generator()  # type: ignore[attr-defined, assignment]
 
     def put_back(self) -> None:
         torch.random.default_generator = torch.default_generator  # type: ignore[attr-defined]
@@ -125,15 +109,9 @@ class DefaultGenerator(Held):
         if len(sys._current_frames()) == 1:
             yield torch.default_generator
             return
-        here = self._seen.here
-        before = getattr(here, "generator", None)
-        own = (before or torch.default_generator).clone_state()
-        with self.held():
-            here.generator = own
-            try:
-                yield own
-            finally:
-                here.generator = before
+        own = (self.here or torch.default_generator).clone_state()
+        with self.held(own):
+            yield own
 
 
 class NoAnomalies(Held):

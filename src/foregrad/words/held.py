@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ class Held:
 
     def __init__(self) -> None:
         self._holders: dict[object, int] = {}  # the thread of each
+        self._local = threading.local()
         _all.add(self)
 
     def change(self) -> None:
@@ -35,24 +36,36 @@ class Held:
     def is_held(self) -> bool:
         return bool(self._holders)
 
+    @property
+    def here(self) -> Any:
+        """What this thread wants; None if it wants nothing."""
+        wishes = getattr(self._local, "wishes", None)  # and no more than that: torch.compile of others looks through it
+        return wishes[-1][1] if wishes else None
+
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Inside, the change is made."""
+    def held(self, wanted: Any = None) -> Iterator[None]:
+        """Inside, the change is made, and this thread wants something of it."""
         holder = object()
         try:
-            with _lock:
-                self._holders[holder] = threading.get_ident()
-                if len(self._holders) == 1:
-                    self.change()
-            yield
+            try:
+                with _lock:
+                    self._holders[holder] = threading.get_ident()
+                    self._local.wishes = [*getattr(self._local, "wishes", ()), (holder, wanted)]
+                    if len(self._holders) == 1:
+                        self.change()
+                yield
+            finally:
+                self._leave(holder)
         finally:
-            _to_the_end(lambda: self._leave(holder))
+            self._leave(holder)  # once more: an interrupt may have come before the first time, or during it
 
     def _leave(self, holder: object) -> None:
         with _lock:
-            self._holders.pop(holder, None)
-            if not self._holders:
-                self.put_back()
+            self._local.wishes = [one for one in getattr(self._local, "wishes", ()) if one[0] is not holder]
+            if holder in self._holders:
+                if len(self._holders) == 1:
+                    self.put_back()
+                self._holders.pop(holder, None)
 
     def _only_of(self, thread: int) -> None:
         """Forget all threads but one."""
@@ -60,19 +73,6 @@ class Held:
             self._holders = {holder: ident for holder, ident in self._holders.items() if ident == thread}
             if not self._holders:
                 self.put_back()
-
-
-def _to_the_end(work: Callable[[], Any]) -> None:
-    """Do what may be done twice; an interrupt that comes meanwhile is raised afterwards."""
-    late: KeyboardInterrupt | None = None
-    while True:
-        try:
-            work()
-            break
-        except KeyboardInterrupt as error:
-            late = error
-    if late is not None:
-        raise late
 
 
 def _in_a_copy() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,24 +10,17 @@ from typing import Any
 from foregrad.words.held import Held
 
 
-class _Here:
-    """Takes the place of a pattern in a filter of warnings: matches every text in threads that are quiet."""
-
-    def __init__(self) -> None:
-        self.threads = threading.local()
-
-    def match(self, text: str) -> bool:
-        return getattr(self.threads, "are_quiet", False)
-
-
 class _Filter(Held):
     """A filter that ignores the warnings of quiet threads. `warnings.catch_warnings` is one for all threads: two of
     them that end in the order in which they began leave the filters of the first to the process."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.here = _Here()
-        self._entry: Any = ("ignore", self.here, Warning, None, 0)
+        self._entry: Any = ("ignore", self, Warning, None, 0)
+
+    def match(self, text: str) -> bool:
+        """In the place of a pattern: matches every text in threads that are quiet."""
+        return self.here is not None
 
     def change(self) -> None:
         warnings.filters.insert(0, self._entry)  # type: ignore[attr-defined]
@@ -43,11 +35,5 @@ _filter = _Filter()
 @contextmanager
 def no_warnings() -> Iterator[None]:
     """Ignore the warnings of this thread."""
-    threads = _filter.here.threads
-    before = getattr(threads, "are_quiet", False)
-    with _filter.held():
-        threads.are_quiet = True
-        try:
-            yield
-        finally:
-            threads.are_quiet = before
+    with _filter.held("quiet"):
+        yield
