@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.arguments import argument_names, bind_arguments, function_of
 from foregrad.errors import CaptureError
@@ -26,7 +26,7 @@ from foregrad.record.numbers import Expression
 from foregrad.record.optimizers import only_declared
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
-from foregrad.record.results import Results, find_results, history_of, written_storages
+from foregrad.record.results import Results, find_results, is_flagged, written_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.record.sizes import Dimensions, Sizes
@@ -247,6 +247,7 @@ def _differentiate(recording: Recording, results: Results, stored: Any, grads: A
     if not sources:
         return stage
     _refuse_retained(stage)
+    _refuse_renewed(stage)
     reals = [lifted.real for lifted in inputs if lifted.real is not None and lifted.real.requires_grad]
     reals = [real for real in reals if not isinstance(real, FakeTensor)]  # autograd may have no such device
     found = survey(recording, sources, [*slots, *reals])
@@ -268,6 +269,23 @@ def _refuse_retained(stage: Stage) -> None:
             raise CaptureError(
                 f"the function keeps the gradient of a tensor {Spec.of(tensor)} that it returns beside others.\n"
                 f"  at {origin}\nReturn it alone, or compute the others outside."
+            )
+
+
+def _refuse_renewed(stage: Stage) -> None:
+    """`set_` gives a leaf another place where its gradient arrives; one call has one place for each of its inputs."""
+    renames = stage.results.renames
+    leaves = [
+        lifted for lifted in stage.recording.inputs.all if lifted.edge is not None and lifted.slot is lifted.ghost
+    ]
+    changed = [lifted for lifted in leaves if lifted.alias.object in renames and lifted.ghost.is_leaf]
+    places = [get_gradient_edge(lifted.ghost) for lifted in changed]
+    reached = survey(stage.recording, stage.sources, places).reached
+    for lifted, place, is_reached in zip(changed, places, reached, strict=True):
+        if is_reached and lifted.edge is not None and place.node is not lifted.edge.node:
+            raise CaptureError(
+                f"the function gives an input {lifted.spec} that needs a gradient other memory by `set_`, and uses it "
+                f"afterwards.\n  at {renames[lifted.alias.object][0].origin}\nWrite with copy_(), or say `.data =`."
             )
 
 
@@ -301,11 +319,7 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted | Ou
 def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
     """Leaves that the function made itself."""
     known = {id(t) for lifted in recording.inputs.all for t in (lifted.ghost, lifted.slot)}
-    return [
-        t
-        for t in recording.recorder.objects
-        if t.requires_grad and id(t) not in known and history_of(t) is None and t._base is None
-    ]
+    return [t for t in recording.recorder.objects if id(t) not in known and is_flagged(t)]
 
 
 def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:

@@ -71,7 +71,8 @@ class Reshape:
     target: int
     source: int
     geometry: Geometry
-    how: str  # "view": an autograd view; "detach": the same counter, no history; "data": a counter of its own
+    how: str  # "view": an autograd view; "part": one of several that an op made; "data": a counter of its own
+    stamp: tuple[int, int] | None = None  # as of `Replay`
 
 
 @dataclass(frozen=True, slots=True)

@@ -207,9 +207,8 @@ class Functionalizer:
 
     def read(self, alias: Alias) -> fx.Node:
         """The node with the present value of an alias."""
-        contents = self._contents.get(alias.storage)
+        contents, known = self._contents.get(alias.storage), self._values.get(alias)
         generation = contents.generation if contents else 0
-        known = self._values.get(alias)
         if known is not None and known[1] == generation:
             return known[0]
         node = self._make(alias, contents)
@@ -223,10 +222,12 @@ class Functionalizer:
             return self._strided(alias, contents)
         if alias is contents.root or (alias.geometry, alias.bits) == (contents.root.geometry, contents.root.bits):
             return contents.node
-        if alias.parent is None or alias.op is None or alias.op >= len(self.ops):
+        parent = alias.parent
+        if parent is None or alias.op is None or alias.op >= len(self.ops):
             return self._strided(alias, contents)
         op = self.ops[alias.op]
-        parent = alias.parent
+        if op.func is aten.as_strided.default and alias.storage in self._written:
+            return self._strided(alias, contents)  # it counts from the start of the memory, not of its parent's value
         if op.is_view:
             return self._view(op, alias, self.read(parent))
         if op.func is SET_DATA or (parent.geometry == alias.geometry):
@@ -249,9 +250,12 @@ class Functionalizer:
     def _strided(self, alias: Alias, contents: Contents) -> fx.Node:
         node = contents.node
         if alias.dtype != contents.root.dtype:
-            if alias.parent is not None and alias.op is not None and self.ops[alias.op].is_view:
-                return self._view(self.ops[alias.op], alias, self.read(alias.parent))
+            op, parent = None if alias.op is None else self.ops[alias.op], alias.parent
+            if parent is not None and op is not None and op.is_view and op.func is not aten.as_strided.default:
+                return self._view(op, alias, self.read(parent))
             node = self._row(contents, alias)
+        elif alias.bits != contents.root.bits:
+            raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
         if contents.root.storage.kind == "input":
             self.offset_sensitive.add(contents.root.storage)
         args = (node, list(alias.size), list(alias.stride), alias.offset)
@@ -336,10 +340,9 @@ class Functionalizer:
         for view, op, inverse in chain:
             assert view.parent is not None
             parent = self.read(view.parent) if inverse not in _NEEDS_NO_PARENT else None
-            new = inverse(self.emit, parent, value, op.args, view.parent, view)
-            if new is None:
+            value = inverse(self.emit, parent, value, op.args, view.parent, view)
+            if value is None:
                 return None
-            value = new
         return value
 
     # -- emitting -------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from foregrad.errors import CaptureError
 from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import (
     Attach,
+    Bump,
     Copy,
     Effects,
     Hook,
@@ -24,7 +26,7 @@ from foregrad.functionalize.effects import (
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
-from foregrad.record.results import Base, Results, is_function_view
+from foregrad.record.results import Base, Results, is_flagged, is_function_view, is_leaf
 from foregrad.record.trace import Alias, Op, Storage
 
 aten = torch.ops.aten
@@ -81,6 +83,7 @@ class _Planner:
         for base in self.results.bases:
             if base.kind != "fresh":
                 self._write(base)
+        self._count_changes(ops)
         prologue = self._flags()
         early = self._take_early()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
@@ -111,6 +114,9 @@ class _Planner:
                 continue
             returned[base.alias.object] = base
         self.first = first
+        # By version counter: the first of those that share one, which the program may return in place of its owner.
+        self.holders = {self.counters.of(number): number for number in reversed(returned)}
+        self.holders |= {self.counters.of(b.alias.object): b.alias.object for b in first.values()}
         return returned
 
     def _need(self, number: int) -> None:
@@ -164,8 +170,9 @@ class _Planner:
                     "the function returns a tensor whose memory it replaced, and a view of the old memory.\n"
                     f"  at {op.origin}\nReturn one of them."
                 )
-            geometry = alias.geometry
-            self.steps.append((op.index, Reshape(number, parent.object, geometry, "view")))
+            how = "part" if isinstance(op.outputs, list) else "view"
+            stamp = self._stamp(op, number)
+            self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, how, stamp)))
         elif op.index in self.recording.intercept.unshared:
             self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, "data")))
         elif base is not None:
@@ -180,6 +187,8 @@ class _Planner:
             op = None if at.op is None else self.recording.recorder.ops[at.op]
             if op is None or at.parent is None or op.func not in _PLAIN_VIEWS or at.object in self.renames:
                 return None
+            if at is not alias and is_flagged(self.recording.recorder.objects[at.object]):
+                return None
             at, length = at.parent, length + 1
         base = self.bases.get(at.object)
         is_plain = base is not None and base.kind == "fresh" and base.alias is at and not base.version
@@ -188,18 +197,16 @@ class _Planner:
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
         args = tuple(_refs(a) for a in op.args)
         kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
-        is_silent = op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
         if op.func in _CHANGES_EXTENT and op.renames is not None and op.renames.geometry == op.outputs.geometry:
             return  # resized to what it was
         stamp = None if is_in_place else self._stamp(op, number)
-        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, is_silent, stamp)
+        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, self._is_silent(op), stamp)
         self.steps.append((op.index, step))
 
     def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
         """A view of a new tensor that was written later must look as old as it is."""
-        counter = self.counters.of(number)
-        base = self.returned.get(counter)
-        return (counter, op.version) if base is not None and base.version else None
+        holder = self.holders.get(self.counters.of(number))
+        return (holder, op.version) if holder is not None and self.returned[holder].version else None
 
     def _write(self, base: Base) -> None:
         """Plan the copy into an input that was written, or into another look at its memory with its own history."""
@@ -265,29 +272,38 @@ class _Planner:
         bumps = base.version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
         return "no_grad" if bumps > 0 else "data"
 
+    def _count_changes(self, ops: Sequence[Op]) -> None:
+        """A change of the geometry of a view that nobody sees is counted by the input that it looks at."""
+        for op in ops:
+            if op.renames is None or op.renames.object in self.seen or self._is_silent(op):
+                continue
+            counter = self.counters.of(op.renames.object)
+            if counter in self.inputs:
+                self.steps.append((op.index, Bump(counter, (counter,))))
+
+    def _is_silent(self, op: Op) -> bool:
+        return op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
+
     def _flags(self) -> tuple[Step, ...]:
         """Changes of requires_grad: those that the program itself relies on come before it."""
         before: list[Step] = []
-        asked = dict(self.recording.intercept.flags)
+        asked = {number: place for number, place, _ in self.recording.intercept.flags}
         for number, lifted in self.inputs.items():
             is_detached = any(op.func is aten.detach_.default for op in self.renames.get(number, ()))
-            if _is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
+            if is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
                 step = RequireGrad(number, lifted.ghost.requires_grad)
                 if step.flag:
                     before.append(step)
                 else:
                     self.steps.append((asked.get(number, -1.0) + 0.2, step))
-        for ghost in self.results.escaping:
-            number = self.recording.recorder.alias(ghost).object
-            inherits = ghost._base is not None and ghost._base.requires_grad
-            if number not in self.inputs and ghost.requires_grad and _is_leaf(ghost) and not inherits:
-                self.steps.append(
-                    (asked.get(number, self.counters.first_alias(number).op or 0) + 0.2, RequireGrad(number, True))
-                )
-        for base in self.results.bases:
-            number = base.alias.object
-            if base.kind == "fresh" and base.ghost.requires_grad and _is_leaf(base.ghost) and base.ghost._base is None:
-                self.steps.append((asked.get(number, -1.0) + 0.2, RequireGrad(number, True)))
+        made = self.seen | self.returned.keys()
+        leaves = {n for n in made - self.inputs.keys() if is_leaf(self.recording.recorder.objects[n])}
+        for number, place, flag in self.recording.intercept.flags:
+            if number in leaves:
+                self.steps.append((place + 0.2, RequireGrad(number, flag)))
+        for number in sorted(leaves - asked.keys()):
+            if is_flagged(self.recording.recorder.objects[number]):
+                self.steps.append((self._made_at(number) + 0.2, RequireGrad(number, True)))
         before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
         return tuple(before)
 
@@ -305,9 +321,8 @@ class _Planner:
     def _bumps(self, steps: tuple[Step, ...]) -> dict[int, int]:
         bumps: dict[int, int] = {}
         for step in steps:
-            if (isinstance(step, Copy) and step.how != "data") or (
-                isinstance(step, Replay) and step.is_in_place and not step.is_silent
-            ):
+            is_write = isinstance(step, Bump) or (isinstance(step, Copy) and step.how != "data")
+            if is_write or (isinstance(step, Replay) and step.is_in_place and not step.is_silent):
                 counter = self.counters.of(step.target)
                 bumps[counter] = bumps.get(counter, 0) + 1
         return bumps
@@ -327,11 +342,11 @@ class _Planner:
         late = {
             step.stamp[0]: self.returned[step.stamp[0]].version
             for step in steps
-            if isinstance(step, Replay) and step.stamp
+            if isinstance(step, (Replay, Reshape)) and step.stamp
         }
         for number, base in self.bases.items():
             counter = self.counters.of(number)
-            holder = self.returned.get(counter)
+            holder = self.returned.get(self.holders.get(counter, -1))
             is_set = counter in self.inputs or (holder is not None and holder is self.first[holder.alias.storage])
             if number not in self.inputs and not is_set and base.version:
                 late[number] = base.version
@@ -352,13 +367,6 @@ def _as_one_view(number: int, base: Alias, alias: Alias, grad_enabled: bool) -> 
     if alias.spec.is_contiguous and alias.geometry == base.geometry:
         func, geometry = aten.view.default, geometry[:1]
     return Replay(number, func, (Ref(base.object), *geometry), {}, grad_enabled, None, is_in_place=False)
-
-
-def _is_leaf(ghost: torch.Tensor) -> bool:
-    try:
-        return ghost.is_leaf
-    except RuntimeError:  # autograd refuses to tell: a view of several, or made under no_grad, whose base was written
-        return False
 
 
 def _refs(value: Any) -> Any:

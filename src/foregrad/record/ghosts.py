@@ -221,16 +221,19 @@ def _has_no_elements(result: Any) -> bool:
 
 def _with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     """What an op returns, with the strides that its kernel gives to dimensions of size 1: where those of arguments are
-    unusual, fake tensors may say another one. No element lies elsewhere for it, so large tensors are not tried."""
+    unusual, fake tensors may say another one. No element lies elsewhere for it, so large tensors are not tried. Those
+    of `out=` arguments that are resized fake tensors say wrong altogether (torch 2.13)."""
     given = _tensors((args, kwargs))
     is_unusual = func.namespace == "aten" and any(map(_has_unusual_strides, given))
-    if not is_unusual or sum(t.numel() for t in given) > _FEW_ELEMENTS or _has_integers(args, kwargs):
+    is_small = sum(t.numel() for t in given) <= _FEW_ELEMENTS and not _has_integers(args, kwargs)
+    if not found.resized and not (is_unusual and is_small):
         return found
     try:
         own = _ask_itself(func, args, kwargs)
     except (RuntimeError, ValueError):  # zeros will not do
         return found
-    return own if _shapes(own.result) == _shapes(found.result) and own.resized == found.resized else found
+    is_alike = _shapes(own.result) == _shapes(found.result)
+    return own if is_alike and [p for p, _ in own.resized] == [p for p, _ in found.resized] else found
 
 
 def _has_unusual_strides(tensor: torch.Tensor) -> bool:

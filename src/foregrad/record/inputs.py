@@ -231,7 +231,10 @@ class Inputs:
         slot = None
         with torch.enable_grad():
             is_leaf = real.is_leaf
-            if real.requires_grad and not is_leaf:
+            if real.requires_grad and not is_leaf and real._base is not None and not real._base.requires_grad:
+                # A view of a leaf that is a view itself, of a tensor without gradients: so is the ghost.
+                slot = ghost = torch.ops.aten.alias.default(ghost).requires_grad_()
+            elif real.requires_grad and not is_leaf:
                 slot = new_ghost(ghost.size(), ghost.stride(), real.dtype, ghost.device).requires_grad_()
                 ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
             if real._base is not None:

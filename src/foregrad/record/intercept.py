@@ -54,7 +54,7 @@ class Intercept(TorchFunctionMode):
         self._grads = grads
         self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
         self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
-        self.flags: list[tuple[int, int]] = []  # objects that were told to require a gradient, and after how many ops
+        self.flags: list[tuple[int, int, bool]] = []  # objects told to require a gradient or not, and after which op
         self.looks = Looks()
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
@@ -237,8 +237,10 @@ class Intercept(TorchFunctionMode):
         return torch.tensor(args[-1], device="cpu", **options).to(wanted).requires_grad_(requires_grad)
 
     def require_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        self.flags.append((self._recorder.alias(args[0]).object, len(self._recorder.ops) - 1))
+        before, number = args[0].requires_grad, self._recorder.alias(args[0]).object
         result = func(*args, **kwargs)
+        if args[0].requires_grad is not before:
+            self.flags.append((number, len(self._recorder.ops) - 1, not before))
         lifted = self._inputs.of_ghost(args[0])
         if lifted is not None and not lifted.required_grad:
             with no_dispatch_modes():

@@ -306,11 +306,14 @@ class Recorder(Tensors, TorchDispatchMode):
                     f"an out= argument {self.alias(target).spec} is resized that needs a gradient or is read too.\n"
                     f"{self._where()}\nGive it the shape of the result, or leave out= away."
                 )
-            self.silent.add(len(self.ops))
-            self._change_metadata(
-                aten.resize_.default, (target, list(made.size)), {}, (self.alias(target), list(made.size)), {}, [target]
-            )
+            self._change_silently(aten.resize_.default, target, list(made.size))
+            if target.stride() != made.stride:  # kernels lay out what they resize as they do a new result
+                self._change_silently(aten.as_strided_.default, target, list(made.size), list(made.stride))
         return self.dispatch(func, args, kwargs)
+
+    def _change_silently(self, func: Any, target: torch.Tensor, *geometry: Any) -> None:
+        self.silent.add(len(self.ops))
+        self._change_metadata(func, (target, *geometry), {}, (self.alias(target), *geometry), {}, [target])
 
     def _rebased(self, given: list[torch.Tensor], writes: tuple[Alias, ...]) -> tuple[int, ...]:
         if not any(t.requires_grad for t in given):

@@ -52,6 +52,20 @@ def history_of(ghost: torch.Tensor) -> Any:
         return None
 
 
+def is_leaf(ghost: torch.Tensor) -> bool:
+    """Whether a tensor has no history; no where autograd refuses to tell: a view of several, or one made under no_grad,
+    whose base was written."""
+    try:
+        return ghost.is_leaf
+    except RuntimeError:
+        return False
+
+
+def is_flagged(ghost: torch.Tensor) -> bool:
+    """Whether a tensor was told to require a gradient, rather than made from one that does."""
+    return ghost.requires_grad and is_leaf(ghost) and not (ghost._base is not None and ghost._base.requires_grad)
+
+
 def is_function_view(ghost: torch.Tensor) -> bool:
     """Whether a custom Function made this tensor as a view: autograd cannot re-make it from what it is a view of."""
     return ghost._base is not None and isinstance(history_of(ghost), BackwardCFunction)

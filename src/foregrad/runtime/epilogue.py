@@ -125,8 +125,9 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
     target = f"o{step.target}"
     if isinstance(step, Replay):
         grad_enabled = set_mode(source, grad_enabled, step.grad_enabled)
-        if step.stamp is not None:
-            source.line(f"{source.name('set_version', set_version)}(o{step.stamp[0]}, {step.stamp[1]})")
+        _emit_stamp(source, step.stamp)
+        if step.is_in_place and step.grad_enabled:
+            source.line(f"{target}.grad_fn")  # if its base was written, autograd takes it for a leaf until asked
         args = ", ".join(
             [_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()]
         )
@@ -167,13 +168,19 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         if step.version:
             source.line(f"{source.name('set_version', set_version)}({target}, {step.version})")
     elif isinstance(step, Reshape):
-        grad_enabled = set_mode(source, grad_enabled, grad_enabled or step.how == "view")
+        grad_enabled = set_mode(source, grad_enabled, grad_enabled or step.how != "data")
+        _emit_stamp(source, step.stamp)
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
     elif isinstance(step, Hook):
         source.line(f"{target}.register_hook({source.name('hook', _if_reached(step.hook))})")
     elif isinstance(step, RequireGrad):
         source.line(f"{target}.requires_grad_({step.flag})")
     return grad_enabled
+
+
+def _emit_stamp(source: Source, stamp: tuple[int, int] | None) -> None:
+    if stamp is not None:
+        source.line(f"{source.name('set_version', set_version)}(o{stamp[0]}, {stamp[1]})")
 
 
 def over_memory(tensor: torch.Tensor, geometry: Any) -> torch.Tensor:
@@ -201,6 +208,8 @@ def look(name: str, geometry: Any, how: str) -> str:
     size, stride, offset, _ = geometry
     if how == "data":
         return f"{name}.data.as_strided({size}, {stride}, {offset!r}).data"
+    if how == "part":
+        return f"{name}.as_strided((1, *{size}), (1, *{stride}), {offset!r}).unbind()[0]"
     strided = f"{name}.as_strided({size}, {stride}, {offset!r})"
     return strided + (".detach()" if how == "detach" else "")
 

@@ -120,7 +120,9 @@ class CompiledStage:
         elif saved.name in calling.homes:
             number = calling.homes[saved.name][0]
         elif saved.source == "output":
-            number = calling.outputs[self.halves.outputs[saved.place]]
+            place = self.halves.outputs[saved.place]
+            is_result = self.program.signature.outputs[place].role == "output"  # else it is copied to a tensor
+            number = calling.outputs[place] if is_result else None
         return None if number is None else calling.checks.counters.get(number)
 
     def watched(self) -> list[tuple[int, int]]:
