@@ -3,8 +3,10 @@
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from foregrad import doctor
+from foregrad.cli import main
 
 
 def programs(monkeypatch: pytest.MonkeyPatch, place: str) -> doctor.Finding:
@@ -44,3 +46,13 @@ def test_no_compiler_is_said_to_cost_speed(monkeypatch: pytest.MonkeyPatch):
     (found,) = doctor.compilers()
     assert not found.is_fine
     assert "op by op" in found.meaning
+
+
+def test_extras_are_printed_with_their_brackets(monkeypatch: pytest.MonkeyPatch):
+    """Rich takes `[trust]` for a style, unless it is told that a text is one."""
+    monkeypatch.setattr(
+        doctor, "examine", lambda: [doctor.Finding("one", "[red]", False, "pip install 'foregrad[trust]'")]
+    )
+    printed = CliRunner().invoke(main, ["doctor"]).output
+    assert "pip install 'foregrad[trust]'" in " ".join(printed.split())
+    assert "[red]" in printed

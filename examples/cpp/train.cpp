@@ -4,6 +4,7 @@
 #include <torch/csrc/inductor/aoti_runner/model_container_runner_cpu.h>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include "json.h"
@@ -21,7 +22,7 @@ int main(int, char** argv) {
 
   // the last program is the one for an optimizer that has its state; the loader of libraries wants a file
   Json library = header["about"]["captures"].items.back()["library"];
-  std::string path = std::string(argv[1]) + ".so";
+  std::string path = std::filesystem::absolute(argv[1]).string() + ".so";
   std::ofstream(path, std::ios::binary) << blobs[library["code"].text];
   torch::inductor::AOTIModelContainerRunnerCpu step(path);
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from foregrad.cli_cache import cache
 from foregrad.entries import show as shown
@@ -54,17 +55,20 @@ def doctor(as_json: bool) -> None:
     table.add_column("")
     table.add_column("what it means", style="dim")
     for finding in findings:
-        mark = "[green]ok[/]" if finding.is_fine else "[yellow]--[/]"
-        table.add_row(mark, f"{finding.name} {finding.value}", finding.meaning)
+        mark = Text("ok", "green") if finding.is_fine else Text("--", "yellow")
+        table.add_row(
+            mark, Text(f"{finding.name} {finding.value}"), Text(finding.meaning)
+        )  # no markup: `foregrad[trust]`
     Console().print(table)
 
 
 @main.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with a key to trust.")
-@click.option("--program", is_flag=True, help="Print the program's listing too.")
+@click.option("--program", is_flag=True, help="Print the listings of the programs too.")
+@click.option("--all", "everything", is_flag=True, help="Print every row, and long ones in full.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(file: Path, key: Path | None, program: bool, as_json: bool) -> None:
+def show(file: Path, key: Path | None, program: bool, everything: bool, as_json: bool) -> None:
     """Say what is in a .fg file, and whether it is intact, without running any of it.
 
     Signatures are checked if there is a key, from --key or FOREGRAD_CACHE_KEY. Fails if anything is wrong.
@@ -80,7 +84,7 @@ def show(file: Path, key: Path | None, program: bool, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:
-        for line in report.lines(listing=program):
+        for line in report.lines(listing=program, everything=everything):
             click.secho(line, bold=not line.startswith(" "), fg="red" if line.startswith("problem") else None)
     if report.problems:
         raise SystemExit(1)

@@ -64,7 +64,7 @@ def run(console: Console, *, steps: int = 150, seed: int = 0) -> bool:
     if "compiled" in comparisons:
         console.print(f"compiled: {comparisons['compiled'].rounded()}")
         console.print("what its backward consists of, each distinct region compiled once:")
-        console.print(str(targets["compiled"].regions[1]), highlight=False)
+        console.print(str(targets["compiled"].regions[1]), markup=False, highlight=False)
     else:
         console.print("there is no C++ compiler, so nothing was compiled")
     console.print(table_of_times(trainers, steps))

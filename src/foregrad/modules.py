@@ -48,6 +48,9 @@ class CompiledForward:
                 return getattr(compiled_of(self), name)
             raise
 
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_OF_COMPILED})
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         compiled = compiled_of(self)
         twin = copy.deepcopy(compiled.target, memo)

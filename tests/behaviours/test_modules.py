@@ -401,3 +401,10 @@ def test_parts_that_say_they_are_no_views_are_written():
         return a.sigmoid_() + b.tanh_(), c * 2 + d.exp_()
 
     assert_same(f, lambda: (leaf(3, 4),), calls=2)
+
+
+def test_what_a_compiled_module_can_do_is_listed():
+    model = fg.compile(nn.Linear(2, 2), backend="eager")
+    for name in ("verify", "captures", "save", "origin", "weight", "forward"):
+        assert name in dir(model)
+        assert hasattr(model, name)

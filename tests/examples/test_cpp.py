@@ -1,6 +1,8 @@
 """The C++ program of the examples trains with a saved step as Python goes on with it."""
 
 import importlib
+import re
+import shlex
 import subprocess
 
 import pytest
@@ -21,8 +23,10 @@ def test_a_program_without_python_trains(tmp_path, monkeypatch):
         step(*data)
     step.save(tmp_path / "step.fg")
     here = [step(*data).item() for _ in range(20)]
-    program = build.build(tmp_path)
-    printed = subprocess.run([program, tmp_path / "step.fg", "20"], check=True, capture_output=True, text=True).stdout
+    build.build(tmp_path)
+    (command,) = re.findall(r"without Python: (.*)", (FOLDER / "train.cpp").read_text())  # as its first line says
+    run = subprocess.run(shlex.split(command), check=True, capture_output=True, text=True, cwd=tmp_path)
+    printed = run.stdout
     there = [float(line) for line in printed.split()]
     torch.testing.assert_close(torch.tensor(there), torch.tensor(here), rtol=1e-5, atol=1e-5)
     assert here[-1] < here[0] / 4

@@ -182,6 +182,34 @@ def test_a_hostile_header_in_an_error_is_not_obeyed(tmp_path):
         assert "\x1b" not in show(path)[1]
 
 
+def test_a_large_file_takes_a_screen_or_two(tmp_path):
+    names = [f"layers.{number}.weight" for number in range(300)]
+    rows = [{"role": "param", "name": name, "spec": "f32[8, 8]"} for name in names]
+    rows.append({"role": "input", "name": "tokens", "spec": "i64[8]"})
+    tensors = [{"is": "tensor", "name": name} for name in names]
+    capture = {
+        "reason": "first call; " * 50,
+        "program": "y = x\n" * 500,
+        "signature": {"inputs": rows, "outputs": rows},
+    }
+    about = {
+        "kind": "step",
+        "name": "train",
+        "captures": [capture] * 2,
+        "state": [{"class": "Model", "modules": tensors}],
+    }
+    path = tmp_path / "a.fg"
+    write(path, {**about, "weights": True, "notes": ["long"] * 5000}, {f"code/{number}": b"x" for number in range(100)})
+    code, text = show(path)
+    assert code == 0
+    assert len(text.splitlines()) < 60
+    assert max(map(len, text.splitlines())) < 160
+    for part in ("1.  first call", "tokens", "Model  300 tensors, contents in the file", "program 2: 500 lines"):
+        assert part in text
+    assert "layers.299.weight" in show(path, "--all")[1]
+    assert show(path, "--program")[1].count("y = x") == 1000
+
+
 WITHOUT_TORCH = """
 import sys, types
 foregrad = types.ModuleType("foregrad")  # the package's own file imports torch for users; the command does not

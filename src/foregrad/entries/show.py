@@ -19,7 +19,10 @@ from foregrad.errors import CorruptArtifact, UntrustedArtifact
 Row = tuple[str, ...]
 
 #: Keys of `about` that are shown in a way of their own; all others follow as they are.
-_KNOWN = ("kind", "name", "needs", "provenance", "signature", "ingredients", "program")
+_KNOWN = ("kind", "name", "needs", "provenance", "signature", "ingredients", "program", "captures", "state", "weights")
+
+#: Of each section as many rows, and of each cell as many characters, as a screen or two have room for.
+_ROWS, _WIDTH = 10, 100
 
 
 @dataclass(frozen=True)
@@ -48,19 +51,35 @@ class Report:
             "problems": list(self.problems),
         }
 
-    def lines(self, *, listing: bool = False) -> Iterator[str]:
-        """The report as text: titles at the left, what belongs to them indented; `listing` adds the whole program."""
+    def lines(self, *, listing: bool = False, everything: bool = False) -> Iterator[str]:
+        """The report as text: titles at the left, what belongs to them indented. `listing` adds the whole programs,
+        `everything` the rows and cells that are left out for length."""
         about = self.header.about
         yield printable(" ".join(_text(about[key]) for key in ("kind", "name") if key in about) or "unnamed")
         yield from _table(self._summary())
         for title, rows in self._sections().items():
             if rows:
                 yield title
-                yield from _table(rows)
-        if program := _text(about.get("program", "")).splitlines():
-            yield "program" if listing else f"program: {len(program)} lines, which --program prints"
+                yield from _table(rows if everything else _first(rows))
+            if len(rows) > _ROWS and not everything:
+                yield f"  and {len(rows) - _ROWS} more, which --all prints"
+        for name, program in self._programs().items():
+            yield name if listing else f"{name}: {len(program)} lines, which --program prints"
             yield from (f"  {printable(line)}" for line in program if listing)
         yield from (f"problem: {printable(problem)}" for problem in self.problems)
+
+    @property
+    def _captures(self) -> list[dict[str, Any]]:
+        """What a saved function says of each of its programs."""
+        captures = self.header.about.get("captures")
+        return [one for one in captures if isinstance(one, dict)] if isinstance(captures, list) else []
+
+    def _programs(self) -> dict[str, list[str]]:
+        """The listings, by what they are called."""
+        listings = {"program": _text(self.header.about.get("program", ""))}
+        for number, one in enumerate(self._captures, 1):
+            listings[f"program {number}"] = _text(one.get("program", ""))
+        return {name: text.splitlines() for name, text in listings.items() if text.strip()}
 
     def _summary(self) -> list[Row]:
         rows: list[Row] = [
@@ -72,17 +91,17 @@ class Report:
         ]
 
     def _sections(self) -> dict[str, list[Row]]:
-        about = self.header.about
-        signature = about.get("signature")
+        about, captures = self.header.about, self._captures
+        signature = about.get("signature") if "signature" in about or not captures else captures[-1].get("signature")
         if not isinstance(signature, dict):
             signature = {"inputs": signature}
-        blobs: list[Row] = [
-            (self.blobs[b.name], b.name, size_text(b.length), f"sha256 {b.sha256[:16]}") for b in self.header.blobs
-        ]
+        blobs = sorted(self.header.blobs, key=lambda blob: self.blobs[blob.name])  # damaged ones first
         return {
+            "programs": [(f"{number}.", _text(one.get("reason", ""))) for number, one in enumerate(captures, 1)],
             "inputs": _columns(signature.get("inputs"), "role", "name", "spec"),
             "outputs": _columns(signature.get("outputs"), "role", "name", "spec"),
-            "blobs": blobs,
+            "state": _state(about.get("state"), about.get("weights")),
+            "blobs": [(self.blobs[b.name], b.name, size_text(b.length), f"sha256 {b.sha256[:16]}") for b in blobs],
             "ingredients": _columns(about.get("ingredients"), "name", "digest", "description"),
             "other": [(key, _text(value)) for key, value in about.items() if key not in _KNOWN],
         }
@@ -131,6 +150,36 @@ def _columns(rows: Any, *keys: str) -> list[Row]:
     if not (isinstance(rows, list) and all(isinstance(row, dict) for row in rows)):
         return [(_text(rows),)]
     return [tuple(_text(row.get(key, "")) for key in keys) for row in rows]
+
+
+def _state(state: Any, weights: Any) -> list[Row]:
+    """The modules, optimizers and tensors that the programs work on."""
+    if not isinstance(state, list):
+        return [] if state is None else [(_text(state),)]
+    held = "contents in the file" if weights is True else "contents not in the file"
+    return [
+        (_text(one.get("class", one.get("is", ""))), f"{_num_tensors(one)} tensors, {held}")
+        for one in state
+        if isinstance(one, dict)
+    ]
+
+
+def _num_tensors(value: Any) -> int:
+    """How many tensors a description names; a parameter in an optimizer is that of its module."""
+    names, waiting = set(), [value]
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, dict) and one.get("is") == "tensor":
+            names.add(_text(one.get("name", "")))
+        elif isinstance(one, (dict, list)):
+            waiting += one.values() if isinstance(one, dict) else one
+    return len(names)
+
+
+def _first(rows: list[Row]) -> list[Row]:
+    """As many rows as there is room for: what a user passes before what a model has."""
+    kept = sorted(rows, key=lambda row: row[0] != "input") if len(rows) > _ROWS else rows
+    return [tuple(c if len(c) <= _WIDTH else f"{c[: _WIDTH - 1]}…" for c in row) for row in kept[:_ROWS]]
 
 
 def _pairs(value: Any) -> str:

@@ -88,7 +88,7 @@ class _Watch:
             from rich.console import Console
             from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-            columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+            columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
             self.status = Progress(*columns, console=Console(stderr=True), transient=True)
             self.status.add_task(self.title)
             self.status.start()
