@@ -26,7 +26,7 @@ from foregrad.record.numbers import Expression
 from foregrad.record.optimizers import only_declared
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
-from foregrad.record.results import Results, find_results, is_flagged, written_storages
+from foregrad.record.results import Results, find_results, written_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.record.sizes import Dimensions, Sizes
@@ -44,6 +44,7 @@ from foregrad.refusals import (
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
 from foregrad.words.garbage import no_garbage_collection
+from foregrad.words.history import is_flagged
 from foregrad.words.spec import Spec
 
 

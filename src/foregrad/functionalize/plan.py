@@ -26,8 +26,9 @@ from foregrad.functionalize.effects import (
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
-from foregrad.record.results import Base, Results, is_flagged, is_function_view, is_leaf
+from foregrad.record.results import Base, Results, is_function_view
 from foregrad.record.trace import Alias, Op, Storage
+from foregrad.words.history import is_flagged, is_leaf
 
 aten = torch.ops.aten
 

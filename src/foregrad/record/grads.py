@@ -18,6 +18,7 @@ from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.substrate import FakeTensor, has_hooks, no_dispatch_modes, no_function_modes
+from foregrad.words.history import is_leaf
 from foregrad.words.quiet import no_warnings
 
 REPLACED: Any = object()  # the .grad on entry, where the function assigns another one without a look at it
@@ -174,7 +175,7 @@ def _accumulator(leaf: torch.Tensor) -> Any:
 
 def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
     """The .grad of any tensor, without the warning that torch has for one that is no leaf."""
-    if tensor.is_leaf:
+    if not tensor.requires_grad or is_leaf(tensor):
         return tensor.grad
     with no_warnings():
         return tensor.grad

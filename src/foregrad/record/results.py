@@ -7,7 +7,6 @@ input, or a new tensor that the program returns, or another look at an input's m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -16,6 +15,7 @@ from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias, Op, Storage
 from foregrad.substrate import BackwardCFunction, version_of
+from foregrad.words.history import history_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,28 +42,6 @@ class Results:
     @property
     def sources(self) -> list[torch.Tensor]:
         return [b.ghost for b in self.bases if b.needs_tangent]
-
-
-def history_of(ghost: torch.Tensor) -> Any:
-    """The grad_fn; None where autograd refuses to tell, as for a view of several whose base was written."""
-    try:
-        return ghost.grad_fn
-    except RuntimeError:
-        return None
-
-
-def is_leaf(ghost: torch.Tensor) -> bool:
-    """Whether a tensor has no history; no where autograd refuses to tell: a view of several, or one made under no_grad,
-    whose base was written."""
-    try:
-        return ghost.is_leaf
-    except RuntimeError:
-        return False
-
-
-def is_flagged(ghost: torch.Tensor) -> bool:
-    """Whether a tensor was told to require a gradient, rather than made from one that does."""
-    return ghost.requires_grad and is_leaf(ghost) and not (ghost._base is not None and ghost._base.requires_grad)
 
 
 def is_function_view(ghost: torch.Tensor) -> bool:
