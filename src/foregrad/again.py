@@ -49,12 +49,12 @@ class Again:
         self._record = record
         self._modes = Modes()
         self._lock = threading.Lock()
-        self._made: CompiledStage | None = None
+        self.made: CompiledStage | None = None
         self.expected = ""
 
     def __call__(self) -> CompiledStage:
         with self._lock:
-            if self._made is None:
+            if self.made is None:
                 leaves = [example_of(leaf) if isinstance(leaf, Spec) else leaf for leaf in self._leaves]
                 args, kwargs = tree_unflatten(leaves, self._structure)
                 with self._modes.again():
@@ -65,8 +65,8 @@ class Again:
                         "an unusual kind or to show the program, but a module, a variable or a mode that it reads has "
                         "changed since the call.\nDo this before the change, or compile with cache=False."
                     )
-                self._made = made
-            return self._made
+                self.made = made
+            return self.made
 
 
 class Modes:

@@ -90,6 +90,7 @@ class Compiled:
                 f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
             )
         self._keep(made, sources)
+        made.stage.on_backward = lambda: self._keep(made, sources)
         return result
 
     def _add(self, made: Capture) -> None:
@@ -126,7 +127,7 @@ class Compiled:
             )
         if sources.key.digest in self._wrong:
             return self._wrong[sources.key.digest]
-        again = Again(self.name, args, kwargs, self._recorded)
+        again = Again(self.name, args, kwargs, functools.partial(self._recorded, sources))
         found = find_call(self.way.cache, sources.key.digest, self._places(), again)
         if isinstance(found, Origin):
             return found
@@ -206,8 +207,9 @@ class Compiled:
         else:
             warnings.warn_explicit(message, UserWarning, code.co_filename, code.co_firstlineno)
 
-    def _recorded(self, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
+    def _recorded(self, sources: Sources, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
+        made.stage.on_backward = lambda: self._keep(made, sources)
         return made.stage, made.contents
 
     def _keep(self, made: Capture, sources: Sources | None) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from foregrad.capture import Captured
 from foregrad.captures import Capture
 from foregrad.dynamic import Conditions
 from foregrad.functionalize.effects import Copy
-from foregrad.keep.programs import claimed_halves
+from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
 from foregrad.program.program import Program
 from foregrad.regions.regions import region_notes
@@ -40,9 +42,10 @@ def make_capture(
     with claimed_halves(way.cache, program, way, origin) as halves:
         with source.block("def call(args, kwargs):"):
             GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
-            compiled = CompiledStage(captured.stage, program, way, (halves.forward, halves.backward))
+            known = (halves.forward, halves.backward)
+            compiled = CompiledStage(captured.stage, program, way, known, partial(_claimed, way, origin))
             CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
-        halves.keep(compiled)
+        halves.keep(compiled.run_forward, compiled.own_backward)
     captured.release()
     conditions = None if sizes is None else Conditions.of(sizes)
     return Capture(
@@ -58,6 +61,11 @@ def make_capture(
         program_key=halves.key,
         conditions=conditions,
     )
+
+
+def _claimed(way: Way, origin: Origin, program: Program) -> AbstractContextManager[Halves]:
+    """The halves of a later program of a capture."""
+    return claimed_halves(way.cache, program, way, origin)
 
 
 def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:

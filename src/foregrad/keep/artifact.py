@@ -61,6 +61,8 @@ def save(
     """Write captured programs, and the state that they run on, into a file."""
     from foregrad.keep.one_library import one_library
 
+    for capture in captures:
+        capture.stage.has_backward()
     calls = [for_artifact(capture.call, is_bare=bare) for bare in (False, True) for capture in captures]
     kept = keep_calls(calls, Places(state, None), needs_code=False)
     held = keep_state(state)

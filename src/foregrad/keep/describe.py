@@ -77,8 +77,7 @@ class Describer:
         return [
             (OpOverload, lambda op: {"is": "op", "name": f"{op._schema.name}.{op._overloadname}"}),
             (Library, self._library),
-            (CompiledStage, self._stage),
-            (KeptStage, lambda stage: {"is": "stage", "name": stage.name, "usual": self(stage.usual)}),
+            ((CompiledStage, KeptStage), self._stage),
             (fx.GraphModule, lambda graph: graph_to_json(graph, self)),
             (TreeSpec, self._structure),
             (torch.Tensor, self._tensor),
@@ -111,8 +110,9 @@ class Describer:
             "constants": self(library.constants),
         }
 
-    def _stage(self, stage: CompiledStage) -> Any:
-        return {"is": "stage", "name": stage.program.name, "usual": self(stage.usual_backward())}
+    def _stage(self, stage: CompiledStage | KeptStage) -> Any:
+        backwards, tangents = self(stage.kept_backwards), self(stage.tangents)
+        return {"is": "stage", "name": stage.name, "backwards": backwards, "tangents": tangents}
 
     def _structure(self, structure: TreeSpec) -> Any:
         text = tree_spec_to_text(structure)

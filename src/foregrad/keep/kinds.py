@@ -13,6 +13,7 @@ from foregrad.keep.known import find
 
 #: Where the class of a kind is, and the attributes that are the arguments it is made with.
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Asked": ("runtime.tangents", ("stage", "layouts")),
     "AutogradFunction": ("runtime.autograd", ("name", "forward", "backward")),
     "CompiledBackward": (
         "runtime.backward",
@@ -37,6 +38,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SameState": ("runtime.same", ("state",)),
     "SameTensors": ("runtime.same", ("specs", "kinds", "free")),
     "Series": ("backends.series", ("run", "addresses", "table")),
+    "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
     "Spec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 

@@ -5,9 +5,10 @@ They are found after a capture, where the sources say too little or have changed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from foregrad.backends.backend import Runner
@@ -16,38 +17,34 @@ from foregrad.errors import CannotKeep, ForegradError
 from foregrad.keep.calls import keep_calls, restorer_of
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
-from foregrad.keep.warm import TRACED, Origin, about_entry
+from foregrad.keep.warm import CAPTURED, TRACED, Origin, about_entry
 from foregrad.keys.ingredients import Key
 from foregrad.keys.program_key import program_key
 from foregrad.program.program import Program
 from foregrad.runtime.fallbacks import check_compiled
-from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.way import Way
+from foregrad.runtime.way import Known, Way
 from foregrad.store.cache import Cache
 from foregrad.store.layer import Hit
 from foregrad.words.progress import log, part
 
 
 @dataclass(frozen=True)
-class Halves:
-    """The compiled halves of a program, if an earlier process has left them, and how to leave them."""
+class Halves(Known):
+    """The compiled halves of a program, and where they come from."""
 
-    forward: Runner | None
-    backward: Runner | None
-    key: Key | None
-    origin: Origin
-    keep: Callable[[CompiledStage], None] = lambda stage: None
+    key: Key | None = None
+    origin: Origin = field(default_factory=lambda: Origin(CAPTURED))
 
 
 @contextmanager
 def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
-        yield Halves(None, None, None, before)
+        yield Halves(origin=before)
         return
     with part("look for a program"):
         key = program_key(program, way)
-    ours = Halves(None, None, key, before, lambda stage: _keep_halves(store, key, program, stage))
+    ours = Halves(keep=partial(_keep_halves, store, key, program, (None, None)), key=key, origin=before)
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest) as claim:
             if claim.found is None:
@@ -56,13 +53,13 @@ def claimed_halves(store: Cache | None, program: Program, way: Way, before: Orig
             found = _restored(claim.found)
             if found is not None:
                 origin = Origin(TRACED, claim.found.source, before.reasons, before.key)
-                yield Halves(*found, key, origin)
+                yield Halves(*found, partial(_keep_halves, store, key, program, found), key, origin)
                 return
             store.delete(key.digest)
     yield ours
 
 
-def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
+def _restored(hit: Hit) -> tuple[Runner | None, Runner | None] | None:
     try:
         with part("load"):
             entry = unpack(hit.data)
@@ -74,11 +71,15 @@ def _restored(hit: Hit) -> tuple[Runner, Runner | None] | None:
     return forward, backward
 
 
-def _keep_halves(store: Cache, key: Key, program: Program, stage: CompiledStage) -> None:
-    usual = stage.usual_backward()
+def _keep_halves(
+    store: Cache, key: Key, program: Program, found: Any, forward: Runner | None, backward: Runner | None
+) -> None:
+    """Keep halves, if there is more than was found."""
+    runners: list[Any] = [forward, backward]
+    if runners == list(found):
+        return
     try:
         with part("keep"):
-            runners: list[Any] = [stage.run_forward, usual.run if usual is not None else None]
             check_compiled(runners)
             kept = keep_calls(runners, Places((), None), needs_code=True)
             about = {**about_entry("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}

@@ -121,7 +121,7 @@ class Restorer:
     def _stage(self, data: Any) -> Any:
         from foregrad.runtime.rare import KeptStage
 
-        return KeptStage(data["name"], self(data["usual"]), self._record)
+        return KeptStage(data["name"], self(data["backwards"]), self(data["tangents"]), self._record)
 
     def _graph(self, data: Any) -> Any:
         return cache(lambda: graph_from_json(data, self))  # most are never asked for

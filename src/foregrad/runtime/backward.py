@@ -13,7 +13,7 @@ from foregrad.errors import BackwardError
 from foregrad.runtime.formulas import Dims
 from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
 from foregrad.substrate_batch import batch_of, is_transformed
-from foregrad.words.spec import is_lazy, restrided
+from foregrad.words.spec import restrided
 from foregrad.words.wrapped import coerced, is_wrapper
 from foregrad.words.wrapping import Whole, whole
 
@@ -22,7 +22,7 @@ from foregrad.words.wrapping import Whole, whole
 class CompiledBackward:
     """A backward for one choice of tangents: which saved values it takes, and which slots it fills."""
 
-    run: Callable[..., tuple[Any, ...]]
+    run: Callable[..., Any]
     saved: tuple[int, ...]  # places among what the stage saved
     num_gradients: int
     strides: tuple[tuple[int, ...], ...]  # that it expects of its tangents
@@ -73,11 +73,6 @@ def each_example(run: Callable[..., tuple[Any, ...]], tangents: Sequence[Any]) -
 def runner_for(run: Callable[..., Any], tangents: Sequence[Any]) -> Callable[..., Any]:
     """What to run on these tangents: tensors that wrap others carry out ops themselves, one by one."""
     return run.op_by_op if isinstance(run, Guarded) and any(map(is_wrapper, tangents)) else run
-
-
-def is_special_tangent(tangent: torch.Tensor) -> bool:
-    """Whether something stands between the memory of a tangent and its data: batches, lazy negation."""
-    return is_lazy(tangent) or is_transformed(tangent)
 
 
 def plain(tangent: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -16,10 +15,8 @@ from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
-from foregrad.record.recording import usual_layouts
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.autograd import AutogradFunction
-from foregrad.runtime.backward import is_special_tangent
 from foregrad.runtime.carriers import carrier
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
@@ -36,9 +33,10 @@ from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.result import result_text
-from foregrad.runtime.same import SameTensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import emit_stores
+from foregrad.runtime.tangents import Asked
+from foregrad.runtime.unusual import unusual
 from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
 from foregrad.substrate import (
     BELOW_AUTOGRAD,
@@ -48,7 +46,6 @@ from foregrad.substrate import (
     version_of,
 )
 from foregrad.words.size import VARYING, Formula, Size
-from foregrad.words.spec import Spec
 from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
@@ -332,28 +329,13 @@ class CallWriter:
                 source.line(f"{self.dims}= ctx.dims")
             carriers = "".join(f"g_c{i}, " for i in range(len(self.carried)))
             missing = [f"{t} is None" for t in tangents] + [f"g_c{i} is not None" for i in range(len(self.carried))]
-            missing += self._unusual(source, tangents)
+            missing += unusual(source, tangents, self.compiled.stage.sources, has_sizes=self.compiled.sizes is not None)
             rare = " or ".join([f"{source.name('is_grad_enabled', torch.is_grad_enabled)}()", *missing])
             with source.block(f"if {rare}:"):
                 source.line(f"return rare(ctx, ({''.join(t + ', ' for t in tangents)}), ({carriers}))")
             self._usual_backward(source, tangents)
         source.namespace["rare"] = self._rare_backward()
         return source.load("backward")
-
-    def _unusual(self, source: Source, tangents: list[str]) -> list[str]:
-        """Conditions under which tangents are not what the usual backward expects: in layout, or by what stands between
-        their memory and their data, as batches and lazy negation do."""
-        sources, layouts = self.compiled.stage.sources, usual_layouts(self.compiled.stage.sources)
-        pairs = zip(sources, layouts, strict=True)
-        specs = [replace(Spec.of(source), stride=stride, requires_grad=False) for source, stride in pairs]
-        if self.compiled.sizes is None and all(spec.device.type == "cpu" for spec in specs):
-            same = SameTensors(tuple(specs), (torch.Tensor,) * len(specs))
-            return [f"not {source.made('tangents_are_same', same)}({', '.join(tangents)})"] if tangents else []
-        kind, is_special = source.name("Tensor", torch.Tensor), source.name("is_special", is_special_tangent)
-        return [
-            f"type({t}) is not {kind} or {t}.stride() != {stride} or {is_special}({t})"
-            for t, stride in zip(tangents, layouts, strict=True)
-        ]
 
     def _tangent(self, number: int) -> str:
         for place in self.outputs:
@@ -374,8 +356,11 @@ class CallWriter:
         saved = [f"s{i}" for i in usual.saved]
         saved += [self._name(self._given(place)) for place in self.halves.numbers]
         saved += [f"ctx.live[{i}]" for i in range(len(self.calling.live))]
+        run = source.name("backward_half", usual.run)
+        if isinstance(usual.run, Asked):
+            source.line(f"{run}_ = {run}()")
+            run += "_"
         with self._below_autograd(source, self.halves.backward, usual.run, without_grad=True):
-            run = source.name("backward_half", usual.run)
             targets = "".join(f"d{i}, " for i in range(len(self.gradients)))
             call = f"{run}({', '.join([*saved, *tangents])})"
             if usual.wholes:

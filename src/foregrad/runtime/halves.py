@@ -30,17 +30,13 @@ from foregrad.record.recording import Backward, Layouts, usual_layouts
 from foregrad.record.saved import Survey, survey
 from foregrad.record.sizes import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
-from foregrad.runtime.backward import CompiledBackward, Unpacked, each_example, run_compiled, runner_for
+from foregrad.runtime.backward import CompiledBackward, run_compiled
 from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
 from foregrad.runtime.formulas import Dims, formulas
-from foregrad.runtime.way import Way
-from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
-from foregrad.substrate_batch import is_transformed
-from foregrad.substrate_engine import apply_of
+from foregrad.runtime.tangents import Asked, Tangents
+from foregrad.runtime.way import Claim, Way, claim_nothing
 from foregrad.words.size import frozen_all
-from foregrad.words.spec import Spec, restrided
-from foregrad.words.wrapping import whole
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
@@ -50,10 +46,17 @@ class CompiledStage:
     """A stage of a recording with its compiled halves."""
 
     def __init__(
-        self, stage: Stage, program: Program, way: Way, known: tuple[Runner | None, ...] = (None, None)
+        self,
+        stage: Stage,
+        program: Program,
+        way: Way,
+        known: tuple[Runner | None, ...] = (None, None),
+        claim: Claim = claim_nothing,
     ) -> None:
-        """`known` are the halves, where they were compiled before."""
+        """`known` are the halves, where they were compiled before, and `claim` looks for those of later programs."""
         self.stage = stage
+        self._claim = claim
+        self.on_backward: Callable[[], None] = lambda: None  # told when there is one more backward
         self.sizes = stage.recording.sizes
         self.program = program
         self._way = way
@@ -70,12 +73,30 @@ class CompiledStage:
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
         self._assumed: dict[Any, int] = {}  # how much these assume about sizes that vary
         self.twin: Callable[[Dims], CompiledStage] | None = None  # the stage, recorded for the sizes of another call
-        backward = None if stage.backward is None else self._start_backward(program, self.halves, known[1])
+        backward = None if self._is_asked_for_first(known[1]) else self._start_backward(program, self.halves, known[1])
         self.run_forward = forward()
         if stage.backward is not None and backward is not None:
-            layouts = tuple(None if t is None else t.spec.stride for t in stage.backward.tangents)
-            self._backwards[layouts] = backward()
+            self._backwards[self._first_layouts] = backward()
         warn_of_slow_parts(program.name, slow_parts([self.run_forward, *(b.run for b in self._backwards.values())]))
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    @property
+    def _first_layouts(self) -> Layouts:
+        """The layouts of the tangents for which the program of the stage has a backward."""
+        assert self.stage.backward is not None
+        return tuple(None if t is None else t.spec.stride for t in self.stage.backward.tangents)
+
+    def _is_asked_for_first(self, known: Runner | None) -> bool:
+        """Whether the backward of the program is compiled only when it is asked for: of several results, as of logits
+        and a loss, often one alone is differentiated."""
+        if self.stage.backward is None:
+            return True
+        if known is not None or self.sizes is not None or self.program.calling.backward_error is not None:
+            return False
+        return compiles(self._way.backend) and sum(stride is not None for stride in self._first_layouts) > 1
 
     @property
     def regions(self) -> tuple[Regions, ...]:
@@ -140,44 +161,79 @@ class CompiledStage:
 
     def layouts_of(self, tangents: Sequence[Any]) -> Layouts:
         """The layouts of tangents, as far as the stage is recorded for them or still can be."""
-        found = zip(tangents, self.stage.sources, self._usual_layouts, strict=True)
-        layouts = tuple(None if t is None else self._layout(t, source, usual) for t, source, usual in found)
-        if layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS:
-            return layouts
-        return tuple(None if t is None else usual for t, usual in zip(tangents, self._usual_layouts, strict=True))
+        layouts = self.tangents.layouts(tangents, self._strides)
+        is_fine = layouts in self._backwards or len(self._backwards) < _MOST_LAYOUTS
+        return layouts if is_fine else self.tangents.copied(tangents)
+
+    @cached_property
+    def tangents(self) -> Tangents:
+        """What is known about tangents."""
+        return Tangents(self._usual_layouts, compiles(self._way.backend))
 
     @cached_property
     def _usual_layouts(self) -> Layouts:
         return usual_layouts(self.stage.sources)
 
-    def _layout(self, tangent: torch.Tensor, source: torch.Tensor, usual: Any) -> tuple[int, ...]:
-        if is_transformed(tangent) or (compiles(self._way.backend) and _is_sooner_copied(tangent, usual)):
-            return usual
+    def _strides(self, tangent: torch.Tensor, place: int) -> tuple[int, ...]:
         if self.sizes is None:
             return tangent.stride()
-        return frozen_all(symbolic_strides(tangent, source.size()))
+        return frozen_all(symbolic_strides(tangent, self.stage.sources[place].size()))
 
     def backward(self, layouts: Layouts) -> CompiledBackward:
         """The backward for tangents of these layouts."""
         with self._lock:
-            if layouts not in self._backwards:
+            is_new = layouts not in self._backwards
+            if is_new:
                 self._backwards[layouts] = self._record_backward(layouts)
                 self._note_sizes(layouts)
             found = self._backwards[layouts]
         if found.error is not None:
             raise found.error.with_traceback(None)
+        if is_new:
+            self.on_backward()
         return found
 
+    @property
+    def own_backward(self) -> Runner | None:
+        """What runs the backward of the program itself, if it is compiled."""
+        found = None if self.stage.backward is None else self._backwards.get(self._first_layouts)
+        return None if found is None or found.error is not None else found.run
+
+    @property
+    def kept_backwards(self) -> tuple[tuple[Layouts, CompiledBackward], ...]:
+        """The backwards that were asked for so far, with the layouts of their tangents."""
+        return tuple((layouts, found) for layouts, found in self._backwards.items() if found.error is None)
+
+    def adopt(self, backwards: Sequence[tuple[Layouts, CompiledBackward]]) -> None:
+        """Take over backwards of the same program that were kept."""
+        with self._lock:
+            self._backwards = {**dict(backwards), **self._backwards}
+
+    def has_backward(self) -> bool:
+        """Compile the backward of the program itself, if none was asked for so far; whether there is one."""
+        if not self._backwards and self.stage.backward is not None and self.program.calling.backward_error is None:
+            self.backward(self._first_layouts)
+        return bool(self._backwards)
+
     def usual_backward(self) -> CompiledBackward | None:
-        """The backward from all outputs; None if capture found that it raises."""
-        found = self._backwards.get(self._usual_layouts)
+        """The backward from all outputs; None if capture found that it raises. It may be compiled later."""
+        layouts = self._usual_layouts
+        found = self._backwards.get(layouts)
+        if found is None and self.stage.backward is not None and self._first_layouts == layouts:
+            found = self._described(self.program, Asked(self, layouts))
         return None if found is None or found.error is not None else found
 
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
-        stage = replace(self.stage, survey=_survey(self.stage, layouts))
-        stage = replace(stage, backward=run_engine(stage, layouts))
-        program = self._built(stage, lambda halves: halves.saved)
-        made = self._start_backward(program, program.halves)()
+        program = self.program
+        if self.stage.backward is None or layouts != self._first_layouts:
+            stage = replace(self.stage, survey=_survey(self.stage, layouts))
+            stage = replace(stage, backward=run_engine(stage, layouts))
+            program = self._built(stage, lambda halves: halves.saved)
+        if program.calling.backward_error is not None:
+            return self._start_backward(program, program.halves)()
+        with self._claim(program) as known:
+            made = self._start_backward(program, program.halves, known.backward)()
+            known.keep(self.run_forward if program is self.program else None, made.run)
         warn_of_slow_parts(program.name, slow_parts([made.run]))
         return made
 
@@ -196,14 +252,18 @@ class CompiledStage:
         if error is not None:
             refused = CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
             return lambda: refused
-        calling, signature = program.calling, program.signature
+        run = self._start(halves.backward, "backward", known)
+        return lambda: self._described(program, run())
+
+    def _described(self, program: Program, run: Runner | Asked) -> CompiledBackward:
+        """What runs the backward of a program, with how it is called."""
+        calling, signature, halves = program.calling, program.signature, program.halves
         inputs = [signature.inputs[i] for i in halves.tangents]
         written = [i for i in halves.gradients if signature.outputs[i].role == "write in backward"]
-        run = self._start(halves.backward, "backward", known)
         strides = tuple(i.spec.stride for i in inputs if i.role == "tangent")
         numbers = tuple(calling.inputs[i] for i in halves.numbers)
-        return lambda: CompiledBackward(
-            run=run(),
+        return CompiledBackward(
+            run=run,
             saved=tuple(self._saved_keys.index(s.key) for s in halves.saved),
             num_gradients=len(halves.gradients) - len(written),
             strides=strides,
@@ -279,15 +339,7 @@ class CompiledStage:
         if following.sources:
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
         program = self._built(following, lambda halves: halves.kept)
-        return CompiledStage(following, program, self._way)
-
-
-def _is_sooner_copied(tangent: torch.Tensor, usual: Any) -> bool:
-    """Whether to copy a tangent takes less time than to compile another backward: it has gaps, repeats elements, or
-    differs only in strides that are never taken."""
-    spec = Spec.of(tangent)
-    differing = [n for n, a, b in zip(spec.shape, spec.stride, usual, strict=True) if a != b]
-    return not spec.is_dense or all(n == 1 for n in differing)
+        return CompiledStage(following, program, self._way, claim=self._claim)
 
 
 def _survey(stage: Stage, layouts: Layouts) -> Survey | None:
@@ -318,77 +370,3 @@ def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
             except RuntimeError as error:
                 return error
     return None
-
-
-class Later(torch.autograd.Function):
-    """Runs a backward as a forward of its own, so that its results can be differentiated again.
-
-    `edges` are tensors that stand for the stage's slots: only their places in the autograd graph matter.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, compiled: CompiledStage, kept: dict[Any, Any], around: Any, tangents: Any, *edges: Any
-    ) -> Any:
-        halves, stage = compiled.halves, compiled.stage
-        assert stage.earlier is not None
-        live, dims = around
-        strides, numbers = compiled.at(dims)
-        with exclude_keys(BELOW_AUTOGRAD):
-            arrived = iter([restrided(t, stride) for t, stride in zip(tangents, strides, strict=True)])
-            given = [next(arrived) if number is None else number for number in numbers]
-            run = runner_for(compiled.run_forward, given)
-            results = run(*given, *(kept[s.key] for s in halves.kept))
-        num = len(halves.outputs)
-        outputs = tuple(None if r is None else r.detach() for r in results[:num])
-        sources = {
-            "input": given,
-            "kept": [kept[s.key] for s in halves.kept],
-            "output": [None if r is None else r.detach() for r in outputs],
-            "value": results[num:],
-        }
-        ctx.set_materialize_grads(False)
-        ctx.compiled, ctx.live, ctx.dims, ctx.num_edges = compiled, live, dims, len(edges)
-        ctx.save_for_backward(*[sources[s.source][s.place] for s in halves.saved], *edges)
-        gradients = stage.earlier.gradients
-        ctx.mark_non_differentiable(
-            *[
-                o
-                for o, g in zip(outputs, gradients, strict=True)
-                if o is not None and g is not None and not g.requires_grad
-            ]
-        )
-        ctx.places = [i for i, g in enumerate(gradients) if g is not None and g.requires_grad]
-        return outputs
-
-    @staticmethod
-    def backward(ctx: Any, *arrived: Any) -> Any:
-        tangents = [arrived[place] for place in ctx.places]
-        if torch.is_grad_enabled():
-            saved = Unpacked(ctx)
-            edges = saved.outputs(len(ctx.compiled.halves.saved)) if ctx.num_edges else ()
-            gradients = differentiable_backward(ctx.compiled, saved, tangents, ctx.live, ctx.dims, edges)
-        else:
-            gradients = ctx.compiled.run_backward(Unpacked(ctx), tangents, ctx.live, ctx.dims)
-        return (None, None, None, None, *gradients)
-
-
-def differentiable_backward(
-    compiled: CompiledStage, saved: Unpacked, tangents: Sequence[Any], live: Any, dims: Dims, edges: Sequence[Any]
-) -> Sequence[Any]:
-    """The gradients of a stage, as tensors that can be differentiated again."""
-    places = [place for place, tangent in enumerate(tangents) if tangent is not None]
-
-    def run(*defined: Any) -> tuple[Any, ...]:
-        given = dict(zip(places, defined, strict=True))
-        following = compiled.next_stage([given.get(place) for place in range(len(tangents))], dims)
-        needed = {s.key for s in following.halves.kept}
-        for i in compiled.checks_of(following.program):
-            saved[i]
-        kept = {s.key: saved[i] for i, s in enumerate(compiled.halves.saved) if s.key in needed}
-        slots = [*edges, *(t for t in defined if t.requires_grad)]
-        assert following.stage.earlier is not None
-        found = apply_of(Later)(following, kept, (live, dims), defined, *slots)
-        return tuple(whole(found, following.stage.earlier.wholes))
-
-    return each_example(run, [tangents[place] for place in places])

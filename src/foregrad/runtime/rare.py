@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,8 +16,10 @@ from foregrad.errors import BackwardError
 from foregrad.runtime.backward import CompiledBackward, Unpacked, plain, run_compiled
 from foregrad.runtime.dead_ends import arrived
 from foregrad.runtime.formulas import Dims
+from foregrad.runtime.tangents import Tangents
 
 if TYPE_CHECKING:
+    from foregrad.record.recording import Layouts
     from foregrad.runtime.halves import CompiledStage
 
 
@@ -51,7 +54,7 @@ class RareBackward:
         return (*[None] * self.num_leading, *gradients, *([arrived(tangents)] if self.has_end else []))
 
     def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any, dims: Dims) -> Sequence[Any]:
-        from foregrad.runtime.halves import differentiable_backward
+        from foregrad.runtime.later import differentiable_backward
 
         saved = Unpacked(ctx)
         edges: list[Any] = [getattr(node, "variable", None) for node, _ in ctx.next_functions]
@@ -65,26 +68,51 @@ class RareBackward:
 
 @dataclass(frozen=True, eq=False)
 class KeptStage:
-    """A stage that was kept in a file: the usual backward is there, any other one needs the recording."""
+    """A stage that was kept in a file: backwards that were asked for are there, any other one needs the recording."""
 
     name: str
-    usual: CompiledBackward | None
+    backwards: tuple[tuple[Layouts, CompiledBackward], ...]
+    tangents: Tangents
     record: Callable[[], CompiledStage] | None = None  # where the function is at hand
+
+    @cached_property
+    def _found(self) -> dict[Layouts, CompiledBackward]:
+        return dict(self.backwards)
 
     def whole(self) -> CompiledStage:
         """The stage with its recording."""
         if self.record is None:
             raise BackwardError(
-                f"{self.name} was loaded from a file, which holds its backward from all outputs and nothing to record "
-                "others from: not from some of them only, and none that is itself differentiated.\n"
-                "Compile the function itself, or save a function that does this inside."
+                f"{self.name} was loaded from a file, which holds the backwards that had been asked for when it was "
+                "saved, and nothing to record others from: not from other results, and none that is itself "
+                "differentiated.\nRun this backward before you save, compile the function itself, or save a function "
+                "that does this inside."
             )
-        return self.record()
+        stage = self.record()
+        stage.adopt(self.backwards)
+        return stage
+
+    @property
+    def kept_backwards(self) -> tuple[tuple[Layouts, CompiledBackward], ...]:
+        """The backwards of the file, and those that were recorded since."""
+        made: CompiledStage | None = getattr(self.record, "made", None)
+        return self.backwards if made is None else tuple(dict((*self.backwards, *made.kept_backwards)).items())
+
+    def backward(self, layouts: Layouts) -> CompiledBackward:
+        """The backward for tangents of these layouts."""
+        found = self._found.get(layouts)
+        return self.whole().backward(layouts) if found is None else found
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
         """Gradients for the slots of the stage, from the tangents that are defined."""
-        is_usual = self.usual is not None and self.usual.error is None and all(t is not None for t in tangents)
-        if self.record is not None or not is_usual:
+        found = self._found.get(self.tangents.layouts(tangents))
+        if found is None and self.record is None:
+            found = next((one for layouts, one in self.backwards if _are_present(layouts, tangents)), None)
+        if found is None:
             return self.whole().run_backward(saved, tangents, live, dims)
-        assert self.usual is not None
-        return run_compiled(self.usual, saved, tangents, live, dims)
+        return run_compiled(found, saved, tangents, live, dims)
+
+
+def _are_present(layouts: Layouts, tangents: Sequence[Any]) -> bool:
+    """Whether a backward is for these tangents, whatever their layouts."""
+    return [stride is None for stride in layouts] == [tangent is None for tangent in tangents]

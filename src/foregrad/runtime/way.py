@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foregrad.backends.backend import Backend
+from foregrad.backends.backend import Backend, Runner
 
 if TYPE_CHECKING:
     from foregrad.program.program import Program
@@ -23,3 +24,22 @@ class Way:
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
     dynamic: Any = False  # which sizes vary: `dynamic.Choice`
+
+
+@dataclass(frozen=True)
+class Known:
+    """The compiled halves of a program, if an earlier process has left them, and how to leave them."""
+
+    forward: Runner | None = None
+    backward: Runner | None = None
+    keep: Callable[[Runner | None, Runner | None], None] = lambda forward, backward: None
+
+
+#: Looks for the compiled halves of a program. While one process makes them, others that want the same wait for it.
+Claim = Callable[["Program"], AbstractContextManager[Known]]
+
+
+@contextmanager
+def claim_nothing(program: Program) -> Iterator[Known]:
+    """Where nothing is kept."""
+    yield Known()
