@@ -94,6 +94,7 @@ __all__ = [
     "is_marked_effectful",
     "is_traceable_wrapper_subclass",
     "is_traceable_wrapper_subclass_type",
+    "is_traced_by_fx",
     "keystr",
     "lazy_graph_module",
     "library_runner",
@@ -213,6 +214,11 @@ def composite_of(func: OpOverload) -> Callable[..., Any] | None:
     has_kernel, key = torch._C._dispatch_has_kernel_for_dispatch_key, DispatchKey.CompositeImplicitAutograd
     is_made_of_ops = has_kernel(func.name(), key) and not has_kernel(func.name(), DispatchKey.CPU)
     return functools.partial(func._op_dk, key) if is_made_of_ops else None
+
+
+def is_traced_by_fx() -> bool:
+    """Whether `make_fx` is on, which would see no op of a recording: modes of torch's own come after all others."""
+    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.PROXY) is not None
 
 
 def fake_mode_is_on(own: Any) -> bool:

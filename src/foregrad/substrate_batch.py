@@ -1,11 +1,13 @@
-"""The private names of torch by which tensors are batched: those of `torch.func.vmap`, and of `is_grads_batched`.
+"""The private names of torch's function transforms, and of those by which tensors are batched: `torch.func.vmap`, and
+`is_grads_batched`.
 
 Checked against torch 2.13.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +16,20 @@ from torch._C import _functorch as functorch
 
 from foregrad.substrate import is_functorch_wrapped_tensor
 
-__all__ = ["Batch", "batch_of", "is_transformed"]
+__all__ = ["Batch", "batch_of", "is_transformed", "no_transforms"]
+
+
+@contextmanager
+def no_transforms() -> Iterator[None]:
+    """Leave all transforms of `torch.func` that are around, for a while: what is made inside is a plain tensor."""
+    layers = []
+    while functorch.peek_interpreter_stack() is not None:
+        layers.append(functorch.pop_dynamic_layer_stack())
+    try:
+        yield
+    finally:
+        while layers:
+            functorch.push_dynamic_layer_stack(layers.pop())
 
 
 def is_transformed(tensor: torch.Tensor) -> bool:

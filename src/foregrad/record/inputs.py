@@ -24,6 +24,7 @@ from foregrad.record.sizes import fakes
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer, make_outer
 from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
+from foregrad.substrate_batch import no_transforms
 from foregrad.words.attached import Attached
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
@@ -139,7 +140,7 @@ class Inputs:
         found = self.find(real)
         if found is not None:
             return found.ghost
-        with no_dispatch_modes(), fakes(self._recorder.sizes):
+        with no_dispatch_modes(), no_transforms(), fakes(self._recorder.sizes):
             self._check_kind(real)
             if not is_wrapper(real):
                 return self._lift_new(real)

@@ -36,6 +36,7 @@ from foregrad.substrate import (
     UnsupportedOperatorException,
     composite_of,
     fake_mode_is_on,
+    is_traced_by_fx,
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
@@ -101,6 +102,11 @@ class Recorder(Tensors, TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if self.is_aside:
             return func(*args, **(kwargs or {}))
+        if is_traced_by_fx():
+            raise CaptureError(
+                f"the function traces a function with make_fx, as torch.func.linearize does.\n{self._where()}\nDo this "
+                "outside, or use torch.func.jvp."
+            )
         if types and any(map(is_wrapper_type, types)):
             with self:
                 return op_on_wrapper(func, args, kwargs or {}, self._swap, self.module)
