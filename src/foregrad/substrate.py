@@ -148,6 +148,7 @@ _transforms_active = torch._C._are_functorch_transforms_active
 _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _is_compiling = torch.compiler.is_compiling
 _forward_ad = torch.autograd.forward_ad
+_frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 
 
 def under_foreign_control() -> bool:
@@ -158,6 +159,8 @@ def under_foreign_control() -> bool:
         or _num_dispatch_modes()
         or num_function_modes()
         or _forward_ad._current_level >= 0
+        or torch.is_anomaly_enabled()  # it names the line of each op
+        or _frame_callback() is not None  # torch.compile runs a part of its function in Python, and follows its calls
     )
 
 

@@ -5,13 +5,31 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import torch
 from torch._C import DispatchKey
+from torch._C._dynamo import eval_frame
 from torch.autograd.graph import get_gradient_edge
 
-__all__ = ["has_hidden_hooks", "is_native_object"]
+__all__ = ["dynamo_frames", "has_hidden_hooks", "hide_from_dynamo", "is_native_object"]
+
+
+_SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+
+
+def hide_from_dynamo(function: Any) -> Any:
+    """The function, into which torch.compile does not look, nor into what it calls; compiled autograd calls it so."""
+    function._torchdynamo_disable = True
+    eval_frame.set_code_exec_strategy(function.__code__, _SKIP)
+    return function
+
+
+def dynamo_frames() -> tuple[Any, str] | None:
+    """What torch.compile asks for what it does with the frames of a function, if anybody uses it in this process."""
+    module = sys.modules.get("torch._dynamo.eval_frame")
+    return None if module is None else (module, "_callback_from_stance")
 
 
 def has_hidden_hooks(tensor: torch.Tensor) -> bool:

@@ -25,7 +25,7 @@ from foregrad.record.items import item_of, items_in_max_and_min
 from foregrad.record.modules import CalledModules
 from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.recorder import Recorder
-from foregrad.record.session import CHECKPOINT, NO_ANOMALIES
+from foregrad.record.session import CHECKPOINT, NO_ANOMALIES, NO_TORCH_COMPILE
 from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.record.wrapped_results import Made, WrappedResults
@@ -135,6 +135,7 @@ class Recording:
                 no_saved_tensor_hooks(),
                 self.recorder.draws.run(self.definition, self.recorder.generators.all),
                 CHECKPOINT.by(enter_again),
+                NO_TORCH_COMPILE.in_this_thread(),
                 self.modules.watch(),
                 self._numbers(),
                 fakes(self.sizes),
@@ -309,6 +310,7 @@ class Recording:
             no_saved_tensor_hooks(),
             self.recorder.draws.run(self.definition, self.recorder.generators.all),
             CHECKPOINT.by(enter_again),
+            NO_TORCH_COMPILE.in_this_thread(),
             NO_ANOMALIES.held(),
             fakes(self.sizes),
             self.recorder,

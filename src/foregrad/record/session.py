@@ -14,13 +14,14 @@ import logging
 import math
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import torch
 
 from foregrad.substrate import CHECKPOINT_OF_SAVED, MODULE_CALL, SCALED_STEP
 from foregrad.substrate_engine import FUNCTION_CALLS
+from foregrad.substrate_native import dynamo_frames
 from foregrad.words.held import Held
 
 #: What a replacement does: given the original, and the arguments of the call.
@@ -130,6 +131,22 @@ class NoAnomalies(Held):
         self.before = None
 
 
+class NoTorchCompile(Replacement):
+    """Functions under torch.compile run as they are: Dynamo would compile what records them."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def change(self) -> None:
+        found = dynamo_frames()
+        if found is not None:
+            self.owner, self.names = found[0], (found[1],)
+            super().change()
+
+    def in_this_thread(self) -> AbstractContextManager[None]:
+        return self.by(lambda original, *args: None)  # no callback: a frame runs as Python runs it
+
+
 PRINT = Replacement(builtins, "print")
 LOG = Replacement(logging.Logger, "handle")
 MAX, MIN = Replacement(builtins, "max"), Replacement(builtins, "min")
@@ -139,6 +156,7 @@ SCALED = Replacement(*SCALED_STEP)
 MODULE = Replacement(*MODULE_CALL)
 GENERATOR = DefaultGenerator()
 NO_ANOMALIES = NoAnomalies()
+NO_TORCH_COMPILE = NoTorchCompile()
 
 ALL: tuple[Held, ...] = (
     FUNCTION_CALLS,
@@ -152,4 +170,5 @@ ALL: tuple[Held, ...] = (
     MODULE,
     GENERATOR,
     NO_ANOMALIES,
+    NO_TORCH_COMPILE,
 )

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.substrate_engine import apply_of
+from foregrad.substrate_native import hide_from_dynamo
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +22,6 @@ class AutogradFunction:
 
     def make(self) -> Callable[..., Any]:
         """How to call it: past the part of torch that looks for transforms, which are ruled out."""
-        members = {"forward": staticmethod(self.forward), "backward": staticmethod(self.backward)}
+        members = {"forward": staticmethod(self.forward), "backward": staticmethod(hide_from_dynamo(self.backward))}
         made = type(self.name, (torch.autograd.Function,), members)
         return apply_of(made)
