@@ -13,6 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.arguments import argument_names, bind_arguments, function_of
 from foregrad.errors import CaptureError
+from foregrad.looking import Looked, look
 from foregrad.naming import give_names
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
@@ -41,7 +42,7 @@ from foregrad.refusals import (
     refuse_sizes,
     refuse_wrappers,
 )
-from foregrad.runtime.locate import AsHolder, Location, Variable, generators, locate, variables
+from foregrad.runtime.locate import AsHolder, Location, Variable, generators, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.history import is_flagged
@@ -61,6 +62,7 @@ class Captured:
     declared: Declared
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
+    looked: Looked  # what it read in Python
 
     def release(self) -> None:
         """Let go of every real tensor and of all state."""
@@ -160,9 +162,8 @@ def _capture_call(
         beside.undo()
         what = "the step does in Python what its program would not repeat:\n" + "\n".join(map(str, changes))
         raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
-    reach = (
-        reach if python is None else tuple(variables(body))
-    )  # what it changes there is said, and no reason to capture anew
+    # What it changes there is said, and no reason to capture anew.
+    reach = reach if python is None else tuple(variables(body))
     refuse_kept(recording, body, reach)
     refuse_attributes(recording)
     refuse_growth(recording)
@@ -172,13 +173,14 @@ def _capture_call(
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
     stage = _differentiate(recording, results, tuple(stored), tuple(grads))
-    locations = _located(recording, body, declared)
+    looked = look(recording, target, body, state, reach, arguments)
+    locations = _located(recording, looked.places, declared)
     refuse_made_up(recording, locations)
     refuse_sizes(recording)
     program = build(stage, _name(target))
     drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
     called = tuple(modules.called.values())
-    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes)
+    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes, looked)
 
 
 def _name_modules(
@@ -195,10 +197,9 @@ def _name_modules(
             modules.add_names(variable.name, variable.value)
 
 
-def _located(recording: Recording, body: Any, declared: Declared) -> dict[Any, Location]:
+def _located(recording: Recording, places: dict[int, Location], declared: Declared) -> dict[Any, Location]:
     """Where inputs that are no arguments are kept; each gets its name."""
     lifted, outer = recording.inputs.all, recording.inputs.outer
-    places = locate([*(one.real for one in lifted), *(one.real for one in outer)], recording.modules.tops, body)
     give_names(recording, places, declared)
     found: dict[Any, Location] = {one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places}
     return found | {one: places[id(one.real)] for one in outer if id(one.real) in places}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from foregrad.keep.warm import Origin
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
+from foregrad.runtime.miss import PYTHON
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from foregrad.program.program import Program
     from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.python_guard import PythonGuard
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +60,14 @@ class Capture:
 
         assert self.program_key is not None
         return contents_digest(self.program_key)
+
+    @property
+    def python(self) -> PythonGuard:
+        """What checks everything that the function read in Python."""
+        generated = generated_of(self.call)
+        assert generated is not None
+        found: PythonGuard = generated.namespace[PYTHON]
+        return found
 
     @property
     def source(self) -> str:

@@ -64,6 +64,8 @@ class Compiled:
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         with self._lock:
+            for made in self.captures:
+                made.python.why = None
             for call in self._calls:  # another thread may have captured it meanwhile
                 result = call(args, kwargs)
                 if result is not MISS:
@@ -85,9 +87,11 @@ class Compiled:
         if result is MISS:
             from foregrad.record.origins import definition
 
+            changed = f": {made.python.why}" if made.python.why else ""
             raise CaptureError(
                 f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
-                f"for a second call.\n{definition(self._target)}\nPass the value as an argument; return the new one."
+                f"for a second call{changed}.\n{definition(self._target)}\nPass the value as an argument; return the "
+                "new one."
             )
         self._keep(made, sources)
         made.stage.on_backward = lambda: self._keep(made, sources)
@@ -281,13 +285,17 @@ class Compiled:
             with part("passes"):
                 program = captured.program.apply(way.passes)
             description = describe_call(captured)
-            reason = reason_for(description, [c.description for c in self.captures])
+            reason = reason_for(description, [c.description for c in self.captures], self._changed())
             made = self._make(
                 captured, way, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
             )
             if twins is not None:
                 made.stage.twin, twins.expected = twins, str(made.program)
             return made
+
+    def _changed(self) -> list[str]:
+        """What has changed in Python since each capture."""
+        return [made.python.why for made in self.captures if made.python.why is not None]
 
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
         from foregrad.twins import Twins

@@ -36,6 +36,7 @@ class Explained:
     def lines(self) -> list[str]:
         lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
         lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
+        lines += [f"   frozen at capture: {line}" for line in self.capture.python.frozen]
         lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
         lines += [f"   {line}" for line in self.fallbacks]
         if self.nearest is not None:
@@ -52,6 +53,7 @@ class Explained:
             "nearest": self.nearest,
             "fallbacks": list(self.fallbacks),
             "differences": [vars(one) for one in self.differences],
+            "frozen": list(self.capture.python.frozen),
         }
 
 

@@ -19,7 +19,7 @@ from foregrad.regions.regions import region_notes
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import Assumptions, GuardWriter
 from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.miss import MISS
+from foregrad.runtime.miss import MISS, PYTHON
 from foregrad.runtime.source import Source
 from foregrad.runtime.way import Way
 from foregrad.words.progress import Timings
@@ -46,6 +46,8 @@ def make_capture(
             compiled = CompiledStage(captured.stage, program, way, known, partial(_claimed, way, origin))
             CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)
+        if not captured.looked.guard.check():  # what was read has changed meanwhile: a library was imported, say
+            source.namespace[PYTHON] = captured.looked.now().guard
     captured.release()
     conditions = None if sizes is None else Conditions.of(sizes)
     return Capture(
@@ -80,6 +82,8 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         locations=captured.locations,
         modules=captured.modules,
         path=captured.stage.recording.modules.path,
+        python=captured.looked.guard,
+        python_again=captured.looked.again,
         variables=captured.variables,
         generators=captured.generators,
         checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),

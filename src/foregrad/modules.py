@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import copyreg
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,8 +30,21 @@ _OF_COMPILED = ("captures", "origin", "regions", "save", "timings", "verify")
 class CompiledForward:
     """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
 
-    def forward(self, /, *args: Any, **kwargs: Any) -> Any:
-        return compiled_of(self)(*args, **kwargs)
+    @property
+    def forward(self) -> ForwardOf:
+        """The compiled forward. One that is set on the module takes the place of its class's, and is compiled too."""
+        return compiled_of(self)
+
+    @forward.setter
+    def forward(self, value: Any) -> None:
+        vars(self)["forward"] = value
+
+    @forward.deleter
+    def forward(self) -> None:
+        try:
+            del vars(self)["forward"]
+        except KeyError:
+            raise AttributeError("forward") from None
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # pytest leaves this frame out
@@ -88,16 +102,25 @@ def compile_module(module: torch.nn.Module, way: Way) -> Any:
 
 def compiled_of(module: Any) -> ForwardOf:
     """The compiled forward of a compiled module."""
-    return type(module)._foregrad
+    found: ForwardOf = type(module)._foregrad
+    replaced = vars(module).get("forward")
+    return found if replaced is None else found.replaced_by(replaced)
 
 
 class ForwardOf(Compiled):
-    """The programs captured of a module's forward."""
+    """The programs captured of a module's forward: that of its class, or one that was set on the module."""
 
-    def __init__(self, module: torch.nn.Module, way: Way) -> None:
-        self._forward = type(module).forward.__get__(module)
-        super().__init__(self._forward, way)
+    def __init__(self, module: torch.nn.Module, way: Way, forward: Callable[..., Any] | None = None) -> None:
+        super().__init__(forward or type(module).forward.__get__(module), way)
         self.target = module
+        self._is_set = forward is not None
+        self._replaced: ForwardOf | None = None
+
+    def replaced_by(self, forward: Callable[..., Any]) -> ForwardOf:
+        """The programs of a forward that was set on the module; it may call this one."""
+        if self._replaced is None or self._replaced._target is not forward:
+            self._replaced = ForwardOf(self.target, self.way, forward)
+        return self._replaced
 
     _kind = "module"
 
@@ -107,7 +130,9 @@ class ForwardOf(Compiled):
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         from foregrad.capture import capture_call
 
-        return capture_call(self.target, args, kwargs, call=self._forward, varying=dims)
+        if not self._is_set:  # the class may have got another one
+            self._target = type(self.target).forward.__get__(self.target)
+        return capture_call(self.target, args, kwargs, call=self._target, varying=dims)
 
 
 def _class_for(module: torch.nn.Module, way: Way) -> type:

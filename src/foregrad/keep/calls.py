@@ -11,7 +11,7 @@ from foregrad.errors import CorruptArtifact
 from foregrad.keep.code_files import Bytes, code_file, write_once
 from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer, as_described
-from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END, REPLACED
+from foregrad.runtime.miss import PYTHON, REPLACED
 from foregrad.runtime.same import SameState
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.generated import generated_of
@@ -70,12 +70,17 @@ def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., An
     """
     found = generated_of(call)
     assert found is not None
-    lines = [line for line in found.text.splitlines(keepends=True) if not line.endswith(f"{REPLACED}\n")]
-    text = "".join(lines)
-    if is_bare:
-        before, _, rest = text.partition(f"    {MODULES_BEGIN}\n")
-        text = before + rest.partition(f"    {MODULES_END}\n")[2] if rest else text
-    return replace(found, text=text, bytecode=b"").load()
+    lines = [line for line in found.text.splitlines() if not line.endswith(REPLACED)]
+    place = next(i for i, line in enumerate(lines) if line.lstrip().startswith(f"if not {PYTHON}.check()"))
+    recipe: Any = found.recipes[PYTHON]
+    lines[place : place + 1] = [] if is_bare else recipe.module_checks
+    return replace(
+        found,
+        text="\n".join([*lines, ""]),
+        namespace={name: value for name, value in found.namespace.items() if name != PYTHON},
+        recipes={name: value for name, value in found.recipes.items() if name != PYTHON},
+        bytecode=b"",
+    ).load()
 
 
 def with_these_threads(call: Callable[..., Any]) -> Callable[..., Any]:

@@ -25,6 +25,7 @@ from foregrad.keep.places import Places
 from foregrad.keep.plain import to_json
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import KeptStage
+from foregrad.runtime.reach import Lost
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import OpOverload, TreeSpec
 from foregrad.substrate_keep import op_namespace, tree_spec_to_text
@@ -162,6 +163,8 @@ class Describer:
 
 
 def _words(value: Any) -> str:
+    if isinstance(value, Lost):
+        return f"globals of {', '.join(value.names)}, which belong to no module that is imported"
     if isinstance(value, SameWrapper):
         return f"an input that is a {value.recipe.kind.__name__}, a tensor that wraps others"
     if isinstance(value, CellType):

@@ -29,9 +29,14 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "NumberSpec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
     "Overlap": ("runtime.overlap", ("pattern", "sizes", "has_data")),
     "Pure": ("functionalize.variants", ("op",)),
+    "PythonReads": ("runtime.reach", ("target", "state", "modules", "reads", "lost", "module_checks")),
     "RareBackward": (
         "runtime.rare",
         ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end", "has_dims"),
+    ),
+    "Reads": (
+        "record.executed",
+        ("names", "globals", "tables", "executed", "computed", "computed_in_libraries"),
     ),
     "Replay": ("functionalize.replay", ("op",)),
     "SamePattern": ("runtime.overlap", ("pattern",)),

@@ -3,6 +3,8 @@
 {"is": "module", "of": 0, "path": "blocks.3.norm"}       a module of the first state
 {"is": "state", "of": 1}                                 the second state itself, such as an optimizer
 {"is": "cell", "name": "model"}                          a variable of the function's closure
+{"is": "target"}                                         the function itself
+{"is": "defaults"}                                       the defaults of its parameters
 {"is": "bound"}                                          the attributes of the object that the function is a method of
 """
 
@@ -32,8 +34,13 @@ class Places:
                     self._known.setdefault(id(vars(module)), {"is": "attributes", "of": place})
             else:
                 self._known[id(one)] = {"is": "state", "of": number}
+        if self._function is not None:
+            self._known.setdefault(id(self._function), {"is": "target"})
         for name, cell in self._cells().items():
             self._known.setdefault(id(cell), {"is": "cell", "name": name})
+        for kind in ("defaults", "kwdefaults"):
+            if (defaults := self._defaults(kind)) is not None:
+                self._known.setdefault(id(defaults), {"is": kind})
         for kind, variables in (("globals", self._globals()), ("bound", self._bound())):
             if variables is not None:
                 self._known.setdefault(id(variables), {"is": kind})
@@ -49,6 +56,10 @@ class Places:
             return vars(self.find(place["of"]))
         if kind == "cell":
             return self._found(self._cells().get(place["name"]), f"the variable {place['name']}")
+        if kind == "target":
+            return self._found(self._function, "the function")
+        if kind in ("defaults", "kwdefaults"):
+            return self._found(self._defaults(kind), "a default of the function")
         if kind == "globals":
             return self._found(self._globals(), "the function")
         if kind == "bound":
@@ -74,6 +85,9 @@ class Places:
             return {}
         return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
+    def _defaults(self, kind: str) -> Any:
+        return getattr(self._code_owner(), f"__{kind}__", None)
+
     def _globals(self) -> dict[str, Any] | None:
         function = self._code_owner()
         return None if function is None else function.__globals__
@@ -91,4 +105,4 @@ class Places:
         return function if hasattr(function, "__code__") else None
 
 
-PLACES = ("attributes", "bound", "cell", "globals", "state", "module")
+PLACES = ("attributes", "bound", "cell", "defaults", "kwdefaults", "target", "globals", "state", "module")

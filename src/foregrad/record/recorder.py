@@ -9,6 +9,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.draws import Draws
+from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
 from foregrad.record.ghosts import Kind, Outcome, kind_of, make, new_ghost, written
@@ -79,6 +80,7 @@ class Recorder(Tensors, TorchDispatchMode):
         self._origins = Origins(self._note_live)
         self.draws = Draws()
         self.generators = Generators()
+        self.executed = Executed()
 
     supports_higher_order_operators = True  # to refuse them in words
 
@@ -116,6 +118,15 @@ class Recorder(Tensors, TorchDispatchMode):
         return self.dispatch(func, args, kwargs or {})
 
     def dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Record an op. Those of torch run no code of the user's: it is not looked for meanwhile."""
+        if getattr(func, "namespace", "") != "aten" or not self.executed.pause():
+            return self._dispatch(func, args, kwargs)
+        try:
+            return self._dispatch(func, args, kwargs)
+        finally:
+            self.executed.resume()
+
+    def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not isinstance(func, OpOverload):
             raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
         if func.namespace in _SKIPPED:

@@ -142,6 +142,7 @@ class Recording:
                 self.recorder,
                 self.intercept,
                 functions_take(self.intercept.swapped),
+                self.recorder.executed,
             ):
                 result = function(*ghost_args, **ghost_kwargs)
             self.leaves_grad_mode = torch.is_grad_enabled()
@@ -275,7 +276,7 @@ class Recording:
             return []
         raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         sources, tangents = [source for source, _ in pairs], [tangent.ghost for _, tangent in pairs]
-        with self._engine():
+        with self._engine(), self.recorder.executed:
             found = run_engine(sources, tangents, [*slots, *(reals[i] for i in raw)], create_graph=create_graph)
             arrived: list[Any] = list(found[: len(slots)])
             for place, extra in zip(raw, found[len(slots) :], strict=True):

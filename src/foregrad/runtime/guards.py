@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -18,10 +18,13 @@ from foregrad.record.inputs import Lifted, gets_no_gradient
 from foregrad.record.numbers import Expression
 from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
+from foregrad.runtime.comparable import PLAIN, can_compare
 from foregrad.runtime.locate import Location, Variable
-from foregrad.runtime.miss import REPLACED, TENSORS
+from foregrad.runtime.miss import PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern
+from foregrad.runtime.python_guard import PythonGuard
+from foregrad.runtime.reach import PythonReads
 from foregrad.runtime.reasons import check, one_line
 from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
 from foregrad.runtime.source import Source
@@ -30,19 +33,6 @@ from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
 from foregrad.words.size import Size
 
-_PLAIN = (
-    bool,
-    int,
-    float,
-    complex,
-    str,
-    bytes,
-    type(None),
-    torch.dtype,
-    torch.device,
-    torch.layout,
-    torch.memory_format,
-)
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -58,6 +48,8 @@ class Assumptions:
     locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
     path: Callable[[torch.nn.Module], str]  # of such a module
+    python: PythonGuard  # of what it read in Python
+    python_again: PythonReads  # how to make that again
     variables: tuple[Variable, ...]  # variables of the function's closure
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
@@ -84,6 +76,7 @@ class GuardWriter:
 
     def write(self) -> None:
         self._state()
+        self._python()
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
@@ -107,10 +100,10 @@ class GuardWriter:
                 self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
         for lifted, grad in self.assumed.grads:
             self._grad(lifted, grad)
-        check_modules(self.source, self.assumed.modules, self.assumed.path)
         self._tensors()
         self._sizes()
         state.values(self.assumed.numbers)
+        self._python_again()
 
     def _declared(self, state: StateReader) -> None:
         """Tensors of declared state are read where they are kept; parameters, which are keys there, come first."""
@@ -134,6 +127,16 @@ class GuardWriter:
         )
         self.miss_if(f"{inference}() is not {was}", f"{inference}()", "inference mode", was)
 
+    def _python(self) -> None:
+        """What the function read in Python."""
+        self.source.line(f"if not {self.source.name(PYTHON, self.assumed.python)}.check(): return MISS")
+
+    def _python_again(self) -> None:
+        """How to make that guard again; a file that is saved checks modules in its place."""
+        checks = check_modules(self.source, self.assumed.modules, self.assumed.path)
+        again = replace(self.assumed.python_again, module_checks=tuple(checks))
+        self.source.made(PYTHON, again, self.assumed.python)
+
     # -- arguments --------------------------------------------------------------------------------------
 
     def _arguments(self) -> None:
@@ -154,7 +157,7 @@ class GuardWriter:
 
     def _variable(self, variable: Variable) -> None:
         """A variable of the closure that holds numbers, or containers of numbers and tensors."""
-        if not isinstance(variable.value, torch.Tensor) and _can_compare(variable.value):
+        if not isinstance(variable.value, torch.Tensor) and can_compare(variable.value):
             name = self._fresh()
             self.source.line(f"{name} = {variable.emit(self.source)}")
             self._value(name, variable.value, f"variable {variable.name}")
@@ -176,7 +179,7 @@ class GuardWriter:
             self._tensor(name, value, label)
         elif isinstance(value, _CONSTANT):
             self.miss_if(f"{name} is not {self.source.constant(value)}", name, label, value)
-        elif isinstance(value, _PLAIN):
+        elif isinstance(value, PLAIN):
             kind, known = self.source.name("type_of", type(value)), self.source.constant(value)
             same = f"{name} != {known}" if value == value else f"{name} == {name}"
             sign = f" or str({name}) != {str(value)!r}" if isinstance(value, (float, complex)) else ""
@@ -246,7 +249,7 @@ class GuardWriter:
         if isinstance(value, (type, ModuleType, FunctionType, torch.nn.Module)):
             return
         for key, item in getattr(value, "__dict__", {}).items():
-            if _can_compare(item) and not isinstance(item, torch.Tensor):
+            if can_compare(item) and not isinstance(item, torch.Tensor):
                 inner = self._fresh()
                 self.source.line(f"{inner} = {name}.__dict__.get({key!r}, MISS)")
                 self._value(inner, item, f"{label}.{key}")
@@ -353,14 +356,3 @@ def _free(lifted: Lifted) -> Free:
         for values in (lifted.spec.shape, lifted.spec.stride)
     )
     return size, stride
-
-
-def _can_compare(value: Any) -> bool:
-    """Whether a guard can hold a value: plain ones, and small containers of them."""
-    if isinstance(value, (*_PLAIN, torch.Tensor)):
-        return True
-    if type(value) in (list, tuple):
-        return len(value) < 100 and all(_can_compare(v) for v in value)
-    if type(value) is dict:
-        return len(value) < 100 and all(isinstance(k, _PLAIN) and _can_compare(v) for k, v in value.items())
-    return False

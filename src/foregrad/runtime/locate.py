@@ -18,7 +18,7 @@ OWNER = "owner"
 
 @dataclass(frozen=True)
 class Location:
-    """A place that holds a tensor: an entry of a module's dict, a closure's cell, or a variable.
+    """A place that holds a tensor: an entry of a module's dict, a closure's cell, a variable, an item, an attribute.
 
     `twins` are other places that held the same tensor: tied weights.
     """
@@ -26,14 +26,18 @@ class Location:
     role: str  # "param", "buffer" or "closure"
     name: str
     owner: Any
-    key: str | None
+    key: Any
     table: str | None = None  # "_parameters" or "_buffers" of a module
     twins: tuple[Location, ...] = ()
+    is_attribute: bool = False
 
     def emit(self, source: Source, *, missing_ok: bool = False) -> str:
         owner = source.name(OWNER, self.owner)
         if isinstance(self.owner, CellType):
             return f"{owner}.cell_contents"
+        if self.is_attribute:
+            return f"{owner}.{self.key}"
+        missing_ok = missing_ok and isinstance(self.owner, (dict, torch.nn.Module))
         table = f"{owner}.{self.table}" if self.table is not None else owner
         return f"{table}.get({self.key!r})" if missing_ok else f"{table}[{self.key!r}]"
 
@@ -41,8 +45,17 @@ class Location:
         """What is kept there now; None if nothing is."""
         if isinstance(self.owner, CellType):
             return self.owner.cell_contents if _is_filled(self.owner) else None
+        if self.is_attribute:
+            return getattr(self.owner, self.key, None)
         table = self.owner if self.table is None else getattr(self.owner, self.table)
-        return table.get(self.key)
+        if isinstance(table, dict):
+            return table.get(self.key)
+        return table[self.key] if self.key < len(table) else None
+
+    def covers(self, other: Location) -> bool:
+        """Whether this is the other place too."""
+        owner = self.owner if self.table is None else getattr(self.owner, self.table)
+        return (owner is other.owner and self.key == other.key) or any(twin.covers(other) for twin in self.twins)
 
 
 @dataclass(frozen=True)
@@ -95,6 +108,15 @@ def locate(
         elif location.table is not None and first.table is not None:
             found[id(tensor)] = replace(first, twins=(*first.twins, location))
     return found
+
+
+def with_places(found: dict[int, Location], more: dict[int, list[Location]]) -> dict[int, Location]:
+    """Places with further ones: the first of a tensor is where it is read, the others must hold the same."""
+    every = dict(found)
+    for tensor, places in more.items():
+        first, *rest = places if tensor not in found else [found[tensor], *places]
+        every[tensor] = replace(first, twins=(*first.twins, *rest))
+    return every
 
 
 def _places(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> Iterator[tuple[Any, Location]]:

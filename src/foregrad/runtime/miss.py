@@ -5,8 +5,8 @@ from __future__ import annotations
 #: The result of a call that is not for these arguments.
 MISS = object()
 
-#: Lines around the checks of modules, which are left out where there are tensors and no modules.
-MODULES_BEGIN, MODULES_END = "# modules as they were", "# and no others"
+#: What checks everything that the function read in Python, in a generated call.
+PYTHON = "python"
 
 #: After the check of all tensors, before their names.
 TENSORS = "tensors: "

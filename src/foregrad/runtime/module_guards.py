@@ -1,4 +1,4 @@
-"""Guards of modules: flags, attributes, hooks and children are what they were at the capture."""
+"""Guards of modules in files: flags, attributes, hooks and children are what they were at the capture."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 
-from foregrad.runtime.miss import MODULES_BEGIN, MODULES_END
 from foregrad.runtime.reasons import check
 from foregrad.runtime.source import Source
 
@@ -16,18 +15,17 @@ from foregrad.runtime.source import Source
 _HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
-def check_modules(source: Source, modules: tuple[torch.nn.Module, ...], path: Callable[[torch.nn.Module], str]) -> None:
-    """Write the checks of the modules that the function called."""
+def check_modules(
+    source: Source, modules: tuple[torch.nn.Module, ...], path: Callable[[torch.nn.Module], str]
+) -> list[str]:
+    """The checks of the modules that the function called, as lines of the body of a call."""
     if not modules:
-        return
-    source.line(MODULES_BEGIN)
-    with source.block("try:"):
-        for module in modules:
-            different, label = " or ".join(_differs(source, module)), f"{type(module).__name__} {path(module)}".strip()
-            source.line(check(different, source.name("m", module), label, module))
-    with source.block("except (AttributeError, KeyError):"):
-        source.line("return MISS")
-    source.line(MODULES_END)
+        return []
+    lines = ["    try:"]
+    for module in modules:
+        different, label = " or ".join(_differs(source, module)), f"{type(module).__name__} {path(module)}".strip()
+        lines.append(f"        {check(different, source.name('m', module), label, module)}")
+    return [*lines, "    except (AttributeError, KeyError):", "        return MISS"]
 
 
 def _differs(source: Source, module: torch.nn.Module) -> Iterator[str]:

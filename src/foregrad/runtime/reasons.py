@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -46,14 +47,14 @@ def describe_call(captured: Any) -> dict[str, str]:
     return told
 
 
-def reason_for(told: dict[str, str], before: list[dict[str, str]]) -> str:
-    """What differs from the most similar earlier capture."""
+def reason_for(told: dict[str, str], before: list[dict[str, str]], changed: Sequence[str] = ()) -> str:
+    """What differs from the most similar earlier capture, or what has `changed` in Python since."""
     if not before:
         return "first call"
     differences = [[name for name in {**old, **told} if old.get(name) != told.get(name)] for old in before]
     best = min(range(len(before)), key=lambda i: len(differences[i]))
     if not differences[best]:
-        return "the same call, but an object or the overlap of memory differs"
+        return changed[-1] if changed else "the same call, but the overlap of memory, or hooks of a tensor, differ"
     shown = differences[best][:_MOST_SHOWN]
     parts = [f"{name} was {before[best].get(name)}, is {told.get(name)}" for name in shown]
     more = len(differences[best]) - len(shown)

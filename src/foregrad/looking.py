@@ -1,0 +1,58 @@
+"""Looking: what a captured function read in Python, where its tensors are kept, and the guard of both."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from foregrad.record.recording import Recording
+from foregrad.runtime.comparable import can_compare, containers_in, objects_in
+from foregrad.runtime.locate import Location, Variable, locate, with_places
+from foregrad.runtime.objects import is_closed
+from foregrad.runtime.python_guard import PythonGuard
+from foregrad.runtime.reach import Lost, PythonReads, Reached
+from foregrad.runtime.walk import Tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """What was read in Python: its guard, and how to make that again, here or in another process."""
+
+    guard: PythonGuard
+    places: dict[int, Location]  # of tensors, by id
+    again: PythonReads
+    now: Callable[[], Reached]  # looks once more
+
+
+def look(
+    recording: Recording,
+    target: Any,
+    body: Any,
+    state: tuple[Any, ...],
+    variables: tuple[Variable, ...],
+    arguments: dict[str, Any],
+) -> Looked:
+    """Look at everything that a recorded function can have read. `variables` are those that guards read anew."""
+    inputs = [*(one.real for one in recording.inputs.all), *(one.real for one in recording.inputs.outer)]
+    places = locate(inputs, recording.modules.tops, body)
+    elsewhere = frozenset(id(one) for v in variables if can_compare(v.value) for one in containers_in(v.value))
+    tensors = Tensors(frozenset(map(id, inputs)), places, elsewhere)
+    again = _reads(recording, target, state)
+    now = functools.partial(_reached, recording, again, tensors, arguments)
+    found = now()
+    return Looked(found.guard, with_places(places, found.places), again, now)
+
+
+def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonReads:
+    executed, reads = recording.recorder.executed, recording.recorder.executed.reads()
+    found = {name for name, _ in reads.globals}
+    modules = [str(scope.variables.get("__name__")) for scope in executed.scopes()]
+    lost = tuple(name for name in modules if name not in found and not is_closed(name))
+    called = tuple(recording.modules.called.values())
+    return PythonReads(target, state, called, reads, Lost(lost) if lost else None)
+
+
+def _reached(recording: Recording, again: PythonReads, tensors: Tensors, arguments: dict[str, Any]) -> Reached:
+    return again.reach(recording.recorder.executed.scopes(), tensors, objects_in(arguments))

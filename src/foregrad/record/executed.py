@@ -1,0 +1,199 @@
+"""Executed: which code runs while a function is recorded, and what it can have read by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+import sysconfig
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from foregrad.record.names import names_in
+
+Profile = Callable[[FrameType, str, Any], Any]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Names that were asked for while a function ran.
+
+    `globals` are the variables of modules, by the name of the module. Of the objects that the function could reach,
+    every attribute was read whose name is in `names`; all of them, if code asked by computed names.
+    """
+
+    names: frozenset[str]
+    globals: tuple[tuple[str, frozenset[str]], ...]
+    tables: frozenset[str]  # of torch's modules, which code outside torch went through
+    executed: frozenset[str]  # functions, as `module:qualified name`
+    computed: bool  # code of the user's computed names of attributes
+    computed_in_libraries: bool
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Variables of a module that code has read, and where they are kept."""
+
+    variables: dict[str, Any]
+    names: frozenset[str]
+
+
+class Executed:
+    """Collects the code objects that run in this thread."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[CodeType, dict[str, Any]]] = {}
+        self._profile: Profile | None = None
+        self._earlier: Any = None
+        self._thread = 0
+        self._is_paused = False
+        self.is_blind = False  # another profiler is at work
+
+    def __enter__(self) -> None:
+        """Take note of every function that begins, from now on."""
+        earlier = sys.getprofile()
+        if earlier is not None and not callable(earlier):  # that of cProfile, in C
+            self.is_blind = True
+            return
+        self._earlier, self._thread = earlier, threading.get_ident()
+        self._profile = self._both if earlier is not None else self._note
+        sys.setprofile(self._profile)
+
+    def __exit__(self, *error: object) -> None:
+        if self._profile is not None:
+            self._profile = None
+            sys.setprofile(self._earlier)
+
+    def pause(self) -> bool:
+        """Do not look for a while: what runs is no code of the user's. Whether there is something to resume."""
+        if self._profile is None or self._is_paused or threading.get_ident() != self._thread:
+            return False
+        sys.setprofile(None)
+        self._is_paused = True
+        return True
+
+    def resume(self) -> None:
+        self._is_paused = False
+        sys.setprofile(self._profile)
+
+    def _both(self, frame: FrameType, event: str, arg: Any) -> None:
+        self._note(frame, event, arg)
+        self._earlier(frame, event, arg)
+
+    def _note(self, frame: FrameType, event: str, arg: Any) -> None:
+        if event == "call":
+            code = frame.f_code
+            if id(code) not in self._seen and not is_ours(code) and not _is_for_us(frame):
+                self._seen[id(code)] = (code, frame.f_globals)
+
+    def scopes(self) -> list[Scope]:
+        """The globals that were read, by the dict that holds them."""
+        found: dict[int, tuple[dict[str, Any], set[str]]] = {}
+        for code, variables in self._seen.values():
+            names = names_in(code)
+            read = found.setdefault(id(variables), (variables, set()))[1]
+            looks_at_all = names.looks_at_globals and not is_library(code)
+            read.update(variables if looks_at_all else names.globals)
+        return [Scope(variables, frozenset(names)) for variables, names in found.values()]
+
+    def reads(self) -> Reads:
+        every = [(code, names_in(code), scope) for code, scope in self._seen.values()]
+        known = {name: sys.modules.get(name) for name in {str(scope.get("__name__")) for _, _, scope in every}}
+        scopes = [s for s in self.scopes() if vars(known.get(str(s.variables.get("__name__"))) or sys) is s.variables]
+        return Reads(
+            names=frozenset().union(*(names.attributes for _, names, _ in every)),
+            globals=tuple((str(s.variables["__name__"]), s.names) for s in scopes),
+            tables=frozenset().union(*(n.attributes for code, n, _ in every if not is_torchs(code))) & _TABLES,
+            executed=frozenset(key_of(code, scope) for code, _, scope in every),
+            computed=self.is_blind or any(names.computes and not is_library(code) for code, names, _ in every),
+            computed_in_libraries=any(
+                names.computes and is_library(code) and not is_torchs(code) for code, names, _ in every
+            ),
+        )
+
+
+def key_of(code: CodeType, variables: dict[str, Any]) -> str:
+    """A function by the module that its globals are of, and its name there."""
+    return f"{variables.get('__name__')}:{code.co_qualname}"
+
+
+def _folder(path: str) -> str:
+    return os.path.join(path, "")
+
+
+_OURS = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_USERS = (_OURS + "demo.py",)
+_TORCH = _folder(os.path.dirname(torch.__file__))
+_LIBRARIES = tuple(
+    {
+        _folder(path)
+        for name, path in sysconfig.get_paths().items()
+        if name in ("stdlib", "platstdlib", "purelib", "platlib")
+    }
+)
+
+_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+
+#: How torch finds a mode, and takes ops to it.
+_MACHINERY = tuple(
+    _TORCH + name for name in ("overrides.py", "utils/_python_dispatch.py", "_ops.py", "_library/", "_jit_internal.py")
+)
+
+
+def is_ours(code: CodeType) -> bool:
+    """Whether code is that of foregrad, or of what it runs on."""
+    file = code.co_filename
+    return file.startswith(("<foregrad ", _OURS, *_MACHINERY)) and file not in _USERS
+
+
+def is_torchs(code: CodeType) -> bool:
+    return code.co_filename.startswith(_TORCH)
+
+
+def is_library(code: CodeType) -> bool:
+    """Whether code belongs to Python or to something installed."""
+    return is_library_file(code.co_filename)
+
+
+def is_library_file(file: str) -> bool:
+    return file.startswith((*_LIBRARIES, "<frozen "))
+
+
+def _is_for_us(frame: FrameType) -> bool:
+    """Whether code runs since foregrad has asked for it: code of a library that no code of the user's has called."""
+    module = str(frame.f_globals.get("__name__"))
+    if module.startswith(("foregrad.", "namedtuple_")):  # such as what `dataclass` has written; code of a tuple
+        return frame.f_code.co_filename not in _USERS
+    caller = frame if is_library(frame.f_code) else None
+    while caller is not None and is_library(caller.f_code) and not caller.f_code.co_filename.startswith(_OURS):
+        if caller.f_code.co_filename.startswith(_OF_SYMBOLS):
+            return True
+        caller = caller.f_back
+    if caller is None or not is_ours(caller.f_code):
+        return False
+    return caller.f_code.co_filename not in _ON_BEHALF and caller.f_code.co_qualname not in _CALLS_ON
+
+
+#: What torch does with sizes that are symbols.
+_OF_SYMBOLS = (_TORCH + "fx/", _TORCH + "utils/_sympy/")
+
+#: Functions that call on what the user has called, in files that call more.
+_CALLS_ON = ("CalledModules._call",)
+
+#: Where foregrad calls what the user has called.
+_ON_BEHALF = tuple(
+    _OURS + name
+    for name in (
+        "record/recording.py",
+        "record/intercept.py",
+        "record/wrapped_ops.py",
+        "record/session.py",
+        "substrate_engine.py",
+        "compile.py",
+        "modules.py",
+    )
+)

@@ -1,0 +1,118 @@
+"""Names: what code can ask for by name: globals, and attributes of whatever it gets hold of."""
+
+from __future__ import annotations
+
+import dis
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import CodeType
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Names:
+    """The names in one code object."""
+
+    globals: frozenset[str]
+    attributes: frozenset[str]  # and strings that may be the name of one
+    computes: bool  # it asks for attributes whose names it computes
+    looks_at_globals: bool  # it asks for globals whose names it computes
+
+
+_known: dict[int, tuple[CodeType, Names]] = {}  # code is kept alive, so that its id stays its own
+
+
+def names_in(code: CodeType) -> Names:
+    """The names in code, found once in a process."""
+    known = _known.get(id(code))
+    if known is None:
+        known = _known[id(code)] = (code, _find(code))
+    return known[1]
+
+
+_NOTHING = ("EXTENDED_ARG", "NOP", "CACHE", "PRECALL")
+_GLOBALS = ("LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS")
+_ATTRIBUTES = ("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_FROM")
+
+#: Through these every attribute can be read.
+_ALL_ATTRIBUTES = frozenset({"__dict__", "__getattribute__", "__reduce_ex__", "__getstate__", "__slots__"})
+_ALL_OF_IT = frozenset({"vars", "dir", "eval", "exec"})
+_TAKE_NAMES = frozenset({"getattr", "hasattr"})
+
+#: Their second argument is a name that other code has asked for.
+_ASKED = ("__getattr__", "__getattribute__")
+
+
+def _find(code: CodeType) -> Names:
+    instructions = [i for i in dis.get_instructions(code) if i.opname not in _NOTHING]
+    read = {i.argval for i in instructions if i.opname in _GLOBALS}
+    asked = {i.argval for i in instructions if i.opname in _ATTRIBUTES}
+    imported = {i.argval.rpartition(".")[2] for i in instructions if i.opname == "IMPORT_NAME"}
+    strings = {part for text in _strings(code.co_consts) if len(text) < 200 for part in text.split(".")}
+    return Names(
+        globals=frozenset(read),
+        attributes=frozenset(asked | imported | {text for text in strings if text.isidentifier()}),
+        computes=bool(asked & _ALL_ATTRIBUTES or read & _ALL_OF_IT) or _computes_names(code, instructions),
+        looks_at_globals=bool(read & {"globals", "locals", "vars", "eval", "exec"}),
+    )
+
+
+def _strings(constants: Any) -> Iterator[str]:
+    for one in constants:
+        if isinstance(one, str):
+            yield one
+        elif isinstance(one, (tuple, frozenset)):
+            yield from _strings(one)
+
+
+def _computes_names(code: CodeType, instructions: list[dis.Instruction]) -> bool:
+    """Whether a name given to `getattr` is neither a string in the code nor one that other code has asked for."""
+    asked = code.co_varnames[1:2] if code.co_name in _ASKED and code.co_argcount > 1 else ()
+    places = [p for p, i in enumerate(instructions) if i.opname in _GLOBALS and i.argval in _TAKE_NAMES]
+    return any(not _is_known(_second_argument(instructions[place:]), asked) for place in places)
+
+
+def _is_known(instruction: dis.Instruction | None, asked: tuple[str, ...]) -> bool:
+    if instruction is None:
+        return False
+    if instruction.opname == "LOAD_CONST":
+        return isinstance(instruction.argval, str)
+    return instruction.opname.startswith("LOAD_FAST") and instruction.argval in asked
+
+
+def _second_argument(rest: list[dis.Instruction]) -> dis.Instruction | None:
+    """What loads the second argument of the call for which the first instruction loads the function, if just one
+    instruction does, and a plain value comes after it at most."""
+    call = _call_of(rest)
+    if call is None:
+        return None
+    last = call - 1
+    if rest[call].arg == 3:
+        while rest[last].opname == "LOAD_ATTR":
+            last -= 1
+        if not (rest[last].opname in _PLAIN_LOADS or (rest[last].opname.startswith("BUILD_") and not rest[last].arg)):
+            return None
+        last -= 1
+    return rest[last] if rest[call].arg in (2, 3) else None
+
+
+_PLAIN_LOADS = ("LOAD_CONST", "LOAD_FAST", "LOAD_DEREF", "LOAD_GLOBAL")
+
+
+def _call_of(rest: list[dis.Instruction]) -> int | None:
+    """The place of the call of what the first instruction loads; None behind a jump."""
+    depth = 0  # of what lies on the stack above it
+    for place, one in enumerate(rest[1:], 1):
+        if one.opname == "CALL" and depth == one.arg:
+            return place
+        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+            return None
+        depth += _effect(one)
+    return None
+
+
+def _effect(instruction: dis.Instruction) -> int:
+    """By how much an instruction makes the stack grow."""
+    if instruction.opname == "CALL":  # in Python 3.11 together with the PRECALL before it
+        return -1 - (instruction.arg or 0)
+    return dis.stack_effect(instruction.opcode, instruction.arg if instruction.opcode >= dis.HAVE_ARGUMENT else None)

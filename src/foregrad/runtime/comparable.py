@@ -1,0 +1,57 @@
+"""Comparable values: what a guard can hold, and what of the arguments must be the very same object."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+
+from foregrad.substrate import tree_flatten
+
+PLAIN = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+)
+
+
+def can_compare(value: Any) -> bool:
+    """Whether a guard can hold a value: plain ones, and small containers of them."""
+    if isinstance(value, (*PLAIN, torch.Tensor)):
+        return True
+    if type(value) in (list, tuple):
+        return len(value) < 100 and all(can_compare(v) for v in value)
+    if type(value) is dict:
+        return len(value) < 100 and all(isinstance(k, PLAIN) and can_compare(v) for k, v in value.items())
+    return False
+
+
+def containers_in(value: Any) -> Iterator[Any]:
+    """A value that can be compared, and the containers in it."""
+    if isinstance(value, (list, tuple, dict)):
+        yield value
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from containers_in(one)
+
+
+def objects_in(arguments: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Objects among the arguments that must be the very same, by name: what they hold is looked at too."""
+    if isinstance(arguments, (list, tuple)):
+        arguments = dict(enumerate(arguments))
+    elif is_dataclass(arguments) and not isinstance(arguments, type):
+        arguments = {one.name: getattr(arguments, one.name, None) for one in fields(arguments)}
+    if isinstance(arguments, dict):
+        for key, value in arguments.items():
+            yield from objects_in(value, f"{name}.{key}" if name else str(key))
+    elif not isinstance(arguments, (*PLAIN, torch.Tensor)) and tree_flatten(arguments)[1].is_leaf():
+        yield name, arguments

@@ -1,0 +1,145 @@
+"""Objects of Python: which are values, which hold nothing that can change, and how the parts of others are read."""
+
+from __future__ import annotations
+
+import datetime
+import decimal
+import fractions
+import functools
+import logging
+import operator
+import pathlib
+import re
+import sys
+import threading
+import types
+import typing
+import uuid
+import weakref
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+import numpy
+import torch
+
+from foregrad.record.executed import is_library_file
+
+#: Values: what they are is all that there is to them.
+VALUES = (
+    bool,
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    type(None),
+    type(...),
+    type(NotImplemented),
+    range,
+    torch.dtype,
+    torch.device,
+    torch.layout,
+    torch.memory_format,
+    torch.Size,
+    torch.finfo,
+    torch.iinfo,
+    numpy.dtype,
+    datetime.date,
+    datetime.datetime,
+    datetime.time,
+    datetime.timedelta,
+    decimal.Decimal,
+    fractions.Fraction,
+    pathlib.PosixPath,
+    pathlib.PurePosixPath,
+    re.Pattern,
+    uuid.UUID,
+)
+
+#: Objects of C whose insides no function reads as data, or which are read elsewhere.
+HOLD_NOTHING = (
+    types.BuiltinFunctionType,
+    types.MethodDescriptorType,
+    types.MethodWrapperType,
+    types.WrapperDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.CodeType,
+    types.GenericAlias,
+    types.UnionType,
+    type(threading.Lock()),
+    type(threading.RLock()),
+    torch.Generator,
+    torch.Stream,
+    numpy.ufunc,
+    weakref.WeakSet,
+    operator.attrgetter,
+    operator.itemgetter,
+    operator.methodcaller,
+    type(typing.Any),
+    types.TracebackType,
+    logging.Filterer,
+)
+
+#: Types that Python makes: the others are written in C.
+_MADE_BY_PYTHON = 1 << 9
+
+
+def is_made_by_python(kind: type) -> bool:
+    return bool(kind.__flags__ & _MADE_BY_PYTHON)
+
+
+@functools.cache
+def field(name: str) -> Callable[[Any], Any]:
+    """What reads an attribute; the same for the same name."""
+    getter = operator.attrgetter(name)
+    _names[getter] = name
+    return getter
+
+
+_names: dict[Any, str] = {}
+
+
+def field_text(getter: Callable[[Any], Any]) -> str | None:
+    """The field of `{}` that a getter reads, as Python; None if it has no name."""
+    if getter is type:
+        return "type({})"
+    return f"{{}}.{_names[getter]}" if getter in _names else None
+
+
+def slots_of(kind: type) -> Iterator[tuple[str, Any]]:
+    """Attributes that the objects of a class keep outside a dict, with their descriptors."""
+    for one in kind.__mro__:
+        if is_made_by_python(one):
+            for name, member in vars(one).items():
+                if isinstance(member, types.MemberDescriptorType) and name not in ("__weakref__", "__dict__"):
+                    yield name, member
+
+
+@functools.cache
+def _is_closed(name: str, file: str | None) -> bool:
+    top = name.partition(".")[0]
+    if top in ("torch", "functorch", "foregrad", "numpy"):
+        return True
+    if file is None:
+        return top in sys.stdlib_module_names and top != "__main__"
+    return top in sys.stdlib_module_names and is_library_file(file)
+
+
+def is_closed(name: Any) -> bool:
+    """Whether a module is part of torch, NumPy or Python: of what it holds, only what it is counts."""
+    module = sys.modules.get(name) if isinstance(name, str) else None
+    return isinstance(module, ModuleType) and _is_closed(name, getattr(module, "__file__", None))
+
+
+def has_own_getattr(kind: type) -> bool:
+    """Whether a class answers by itself for attributes that its objects do not have under that name."""
+    own = [one for one in kind.__mro__ if is_made_by_python(one) and one is not torch.nn.Module]
+    return any("__getattr__" in vars(one) or "__getattribute__" in vars(one) for one in own)
+
+
+def holds_nothing(entries: dict[Any, Any]) -> bool:
+    """Whether a dict is empty, but for hooks of foregrad's: they are there while some thread records."""
+    return all(str(getattr(one, "__module__", "")).startswith("foregrad.") for one in list(entries.values()))

@@ -1,0 +1,180 @@
+"""The guard of what a function read in Python: quick while nothing has changed, and exact when something has.
+
+Dicts have versions, so one look says that nothing in them has changed. Where a version differs, the entries that were
+read are compared; where one of these is another object, its contents.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from foregrad.runtime.nodes import ArrayNode, Attributes, Entries, Fields, Holder
+from foregrad.runtime.objects import field_text, holds_nothing
+from foregrad.words.dict_versions import Version, has_versions, version_of
+from foregrad.words.generated import load_source
+
+#: As many are compared one by one; more of a kind are compared together.
+_FEW = 8
+
+
+class PythonGuard:
+    """Whether everything that a function read in Python is as it was: `check()`.
+
+    After one that says no, `why` says what is not.
+    """
+
+    def __init__(
+        self, holders: Iterable[Holder | ArrayNode], empty: Iterable[tuple[str, Any]], frozen: tuple[str, ...]
+    ) -> None:
+        self.frozen = frozen  # what was read and is not checked, in words
+        self.why: str | None = None
+        self._lock = threading.RLock()
+        self._names_of_empty = tuple(empty)  # what must stay empty: hooks of modules
+        self._empty = tuple(one for _, one in self._names_of_empty)
+        self._num_moves = 0  # of holders that stand for another object than before
+        self._num_refreshed = 0  # of these, as many are known where fields are compared
+        self._versioned: list[Holder] = []
+        self._versions: list[Version] = []
+        self._expected: list[int] = []
+        self._compared: list[Any] = []  # looked through at each call
+        self._of_fields: list[Fields] = []
+        for holder in holders:
+            self._add(holder)
+        self._groups = self._grouped()
+        self.check: Callable[[], bool] = self._write()
+
+    def _add(self, holder: Any) -> None:
+        if isinstance(holder, Fields):
+            self._of_fields.append(holder)
+            holder.on_move = self._moved
+        elif isinstance(holder, (Attributes, Entries)) and type(holder.live) is dict and has_versions():
+            place = len(self._versioned)  # an OrderedDict may be put into another order without a new version
+            self._versioned.append(holder)
+            self._versions.append(version_of(holder.live))
+            self._expected.append(self._versions[-1].value)
+            holder.on_move = lambda: self._moved(place)
+        elif not isinstance(holder.live, (tuple, frozenset)):
+            self._compared.append(holder)
+            if isinstance(holder, Holder):
+                holder.on_move = self._moved
+
+    def _moved(self, place: int | None = None) -> None:
+        """An object has taken the place of another."""
+        self._num_moves += 1
+        if place is not None:
+            self._versions[place] = version_of(self._versioned[place].live)
+            self._expected[place] = self._versions[place].value
+
+    def _grouped(self) -> dict[Any, tuple[list[Any], list[Any]]]:
+        """Objects by the getter of a field, and the values that it had."""
+        found: dict[Any, tuple[list[Any], list[Any]]] = {}
+        for holder in self._of_fields:
+            for getter, child in zip(holder.getters, holder.children, strict=True):
+                objects, values = found.setdefault(getter, ([], []))
+                objects.append(holder.live)
+                values.append(child.live)
+        return found
+
+    # -- the quick way --------------------------------------------------------------------------------------
+
+    def _write(self) -> Callable[[], bool]:
+        names: dict[str, Any] = {
+            "versions": self._versions,
+            "expected": self._expected,
+            "all": all,
+            "map": map,
+            "is_": operator.is_,
+            "any": any,
+            "empty": self._empty,
+            "compared": self._compared,
+            "dicts": self._dicts,
+            "fields": self._fields,
+            "others": self._others,
+            "nothing_in": self._nothing_in,
+        }
+        lines = ["def check():"]
+        if self._versions:
+            count = len(self._versions)
+            few = " or ".join(f"versions[{i}].value != expected[{i}]" for i in range(count))
+            many = "[v.value for v in versions] != expected"
+            lines.append(f"    if ({few if count <= _FEW else many}) and not dicts(): return False")
+        if self._groups:
+            lines += ["    try:", f"        if ({self._fields_text(names)}) and not fields(): return False"]
+            lines += ["    except (AttributeError, ValueError):", "        if not fields(): return False"]
+        if self._compared:
+            lines += ["    for one in compared:", "        if not one.is_same() and not others(one): return False"]
+        if self._empty:
+            lines.append("    if any(empty) and not nothing_in(): return False")
+        lines.append("    return True\n")
+        return load_source("\n".join(lines), names, "check")
+
+    def _fields_text(self, names: dict[str, Any]) -> str:
+        conditions = []
+        for number, (getter, (objects, values)) in enumerate(self._groups.items()):
+            names |= {f"get{number}": getter, f"objects{number}": objects, f"values{number}": values}
+            if len(objects) <= _FEW:
+                text = field_text(getter) or f"get{number}({{}})"
+                conditions += [
+                    f"{text.format(f'objects{number}[{i}]')} is not values{number}[{i}]" for i in range(len(objects))
+                ]
+            else:
+                conditions.append(f"not all(map(is_, map(get{number}, objects{number}), values{number}))")
+        return " or ".join(conditions)
+
+    # -- when something has changed -------------------------------------------------------------------------
+
+    def _dicts(self) -> bool:
+        with self._lock:
+            before = self._num_moves
+            for place, holder in enumerate(self._versioned):
+                now = self._versions[place].value
+                if now != self._expected[place]:
+                    if not self._is_fine(holder.update(holder.live), before):
+                        return False
+                    self._expected[place] = now
+            self._refresh()
+        return True
+
+    def _fields(self) -> bool:
+        with self._lock:
+            before = self._num_moves
+            for holder in self._of_fields:
+                if not self._is_fine(holder.update(holder.live), before):
+                    return False
+            self._num_moves += 1  # a field may hold another object that is as good
+            self._refresh()
+        return True
+
+    def _others(self, holder: Any) -> bool:
+        with self._lock:
+            if not self._is_fine(holder.update(holder.live), self._num_moves):
+                return False
+            self._refresh()
+        return True
+
+    def _nothing_in(self) -> bool:
+        name = next((name for name, one in self._names_of_empty if not holds_nothing(one)), None)
+        return self._is_fine(None if name is None else f"{name} was empty, is not", self._num_moves)
+
+    def _is_fine(self, why: str | None, num_moves: int) -> bool:
+        """Whether there is nothing that differs. If there is, and objects were followed before it was found, everything
+        is looked at the next time."""
+        self.why = why
+        if why is not None and num_moves != self._num_moves:
+            self._expected[:] = [-1] * len(self._expected)
+            for _, values in self._groups.values():
+                values[:] = [_UNKNOWN] * len(values)
+        return why is None
+
+    def _refresh(self) -> None:
+        """The fields of objects that have taken the place of others."""
+        if self._num_refreshed != self._num_moves:
+            for getter, (objects, values) in self._grouped().items():
+                self._groups[getter][0][:], self._groups[getter][1][:] = objects, values
+            self._num_refreshed = self._num_moves
+
+
+_UNKNOWN = object()

@@ -1,0 +1,141 @@
+"""The walk over what a function read: one node for each object, the nearest objects first."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from foregrad.record.executed import Reads, key_of
+from foregrad.runtime.locate import Location
+from foregrad.runtime.nodes import ArrayNode, Holder, Node, Plain, Same, TensorNode, original_of
+from foregrad.runtime.objects import VALUES
+
+#: More objects than these are not looked at: what is left out is named as frozen.
+_MOST = 200_000
+
+#: Makes the node of an object, or says None: another maker knows it.
+Maker = Callable[["Walk", Any, str], Node | None]
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What is known about tensors before the walk."""
+
+    inputs: frozenset[int] = frozenset()  # ids of those that the program takes
+    located: dict[int, Location] = field(default_factory=dict)  # where they are kept
+    read_elsewhere: frozenset[int] = frozenset()  # containers whose tensors are read by what checks them
+    declared: frozenset[int] = frozenset()  # optimizers and others that are read at each call
+
+
+@dataclass(frozen=True)
+class Part:
+    """Something that an object holds, and what reads it there as Python: an item, an attribute, contents of a cell."""
+
+    name: str
+    value: Any
+    owner: Any = None
+    key: Any = None
+    is_attribute: bool = False
+
+
+class Walk:
+    """Nodes for objects, made by the first maker that knows their kind."""
+
+    def __init__(self, reads: Reads, makers: Sequence[Maker], closed: Sequence[Maker], tensors: Tensors) -> None:
+        self.reads = reads
+        self.tensors = tensors
+        self.holders: list[Holder | ArrayNode] = []
+        self.empty: list[tuple[str, Any]] = []
+        self.frozen: dict[str, str] = {}
+        self.classes: dict[int, Any] = {}  # classes and modules whose entries were looked at
+        self.getters: dict[Any, Any] = {}  # what reads a slot, the same for all objects of a class
+        self.iterated: dict[type, frozenset[str]] = {}  # tables that code goes through, by the class of a module
+        self.places: dict[int, list[Location]] = {}  # of tensors that the program takes
+        self._makers = makers
+        self._closed = closed
+        self._known: dict[int, Node] = {}
+        self._alive: list[Any] = []
+        self._todo: deque[tuple[Holder, Sequence[Part], bool]] = deque()
+
+    @property
+    def names(self) -> frozenset[str] | None:
+        """Names of attributes that count; None for all."""
+        return None if self.reads.computed else self.asked
+
+    @property
+    def asked(self) -> frozenset[str]:
+        """Names of attributes that code asks for, or torch by itself."""
+        return self.reads.names | {"forward"}
+
+    def node(self, value: Any, name: str, *, closed: bool = False) -> Node:
+        """The node of an object. Within something closed, only what the object is counts."""
+        if type(value) in VALUES:
+            return Plain(name, value)
+        value = original_of(value)
+        known = self._known.get(id(value))
+        if known is not None:
+            if isinstance(known, Holder):
+                known.is_pinned = True  # others lead to it too
+            return known
+        if len(self._alive) >= _MOST:
+            self.freeze(name, "too many objects are reached")
+            return Same(name, value)
+        made = self._made(value, name, self._closed) if closed else self.opened(value, name)
+        if not isinstance(made, Plain):
+            self._known[id(value)] = made
+            self._alive.append(value)
+        return made
+
+    def opened(self, value: Any, name: str) -> Node:
+        """The node of an object with all that it holds."""
+        return self._made(value, name, self._makers)
+
+    def _made(self, value: Any, name: str, makers: Sequence[Maker]) -> Node:
+        return next(node for make in makers if (node := make(self, value, name)) is not None)
+
+    def hold(self, holder: Holder, parts: Iterable[Part], *, closed: bool = False) -> Holder:
+        """Take a holder in; its parts are looked at later."""
+        self.holders.append(holder)
+        self._known.setdefault(id(holder.live), holder)
+        self._alive.append(holder.live)
+        self._todo.append((holder, tuple(parts), closed))
+        return holder
+
+    def finish(self) -> None:
+        """Look at everything that was left for later."""
+        while self._todo:
+            holder, parts, closed = self._todo.popleft()
+            holder.children = [self._part(part, holder, closed) for part in parts]
+
+    def freeze(self, name: str, why: str) -> None:
+        """Say that something is not checked."""
+        self.frozen.setdefault(name, why)
+
+    def ran(self, function: Any) -> bool:
+        return key_of(function.__code__, function.__globals__) in self.reads.executed
+
+    def _part(self, part: Part, holder: Holder, closed: bool) -> Node:
+        if issubclass(type(part.value), torch.Tensor):  # `isinstance` would ask an object for its `__class__`
+            return self._tensor(part, holder)
+        if issubclass(type(part.value), Node):
+            return part.value
+        return self.node(part.value, part.name, closed=closed)
+
+    def _tensor(self, part: Part, holder: Holder) -> Node:
+        tensor, known = part.value, self.tensors
+        if id(tensor) not in known.inputs:
+            return TensorNode(part.name, tensor, is_input=False)
+        if id(holder.live) in known.read_elsewhere:
+            return TensorNode(part.name, tensor, is_input=True)
+        if part.owner is None:
+            return Same(part.name, tensor)
+        here = Location("closure", part.name, part.owner, part.key, is_attribute=part.is_attribute)
+        known_place = known.located.get(id(tensor))
+        if known_place is None or not known_place.covers(here):
+            self.places.setdefault(id(tensor), []).append(here)
+            holder.is_pinned = True
+        return TensorNode(part.name, tensor, is_input=True)

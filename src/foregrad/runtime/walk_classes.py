@@ -1,0 +1,38 @@
+"""Nodes of classes: the class itself, and of each of its bases the entries that code asks for."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+from foregrad.runtime.nodes import Attributes, Node, Same
+from foregrad.runtime.objects import is_closed, is_made_by_python
+from foregrad.runtime.walk import Part, Walk
+
+
+def make_class(walk: Walk, value: Any, name: str) -> Node | None:
+    return class_node(walk, value) if isinstance(value, type) else None
+
+
+def class_node(walk: Walk, kind: type) -> Node:
+    """A class, which must be the very same; what its objects are asked for is looked at."""
+    metaclass: type = type(kind)
+    for one in (*kind.__mro__, *metaclass.__mro__):
+        if is_made_by_python(one) and id(one) not in walk.classes:
+            walk.classes[id(one)] = one
+            _entries(walk, one)
+    return Same(kind.__qualname__, kind)
+
+
+#: What is there while some thread records.
+_REPLACED: frozenset[str] = frozenset({"apply"})
+
+
+def _entries(walk: Walk, kind: type) -> None:
+    entries = gc.get_referents(vars(kind))[0]  # the dict behind the proxy
+    closed = is_closed(kind.__module__)
+    names = walk.asked if closed else walk.names
+    leaves_out = _REPLACED if kind.__name__ == "_SingleLevelFunction" else frozenset()
+    holder = Attributes(kind.__qualname__, entries, names, dunders=True, leaves_out=leaves_out)
+    parts = [Part(holder.inner(key), entries[key], entries, key) for key in holder.keys]
+    walk.hold(holder, parts, closed=closed)

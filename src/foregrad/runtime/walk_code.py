@@ -1,0 +1,147 @@
+"""Nodes of code: functions that ran, methods, partial functions, cells, and modules of Python's."""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import os
+import weakref
+from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+
+from foregrad.record.executed import is_library
+from foregrad.runtime.nodes import ABSENT, Attributes, Fields, Items, Node, Pinned, Same, TensorNode, read_field
+from foregrad.runtime.objects import field, holds_nothing, is_closed, is_made_by_python
+from foregrad.runtime.walk import Part, Walk
+from foregrad.runtime.walk_data import attributes_of
+
+
+def make_function(walk: Walk, value: Any, name: str) -> Node | None:
+    """A function: one that ran, by its code, its defaults and its closure; of a library's, by its closure."""
+    if not isinstance(value, FunctionType):
+        return None
+    is_users, ran = not is_library(value.__code__), walk.ran(value)
+    keys = ["__defaults__", "__kwdefaults__"] if ran and is_users else []
+    parts = [Part(f"{name}.{key}", getattr(value, key)) for key in keys]
+    if ran and value.__closure__:
+        keys.append("__closure__")
+        parts.append(Part(name, _closure(walk, value, name)))
+    attributes = vars(value)
+    if attributes and (is_users or walk.names is None or not walk.names.isdisjoint(attributes)):
+        keys.append("__dict__")
+        parts.append(Part(name, attributes_of(walk, attributes, name, walk.names)))
+    elif ran and is_users:
+        walk.empty.append((f"{name}.__dict__", attributes))
+    if not keys:
+        return Same(name, value)
+    keys.append("__code__")
+    parts.append(Part(f"{name}.__code__", value.__code__))
+    return walk.hold(Fields(name, value, map(field, keys)), parts)
+
+
+def _closure(walk: Walk, function: FunctionType, name: str) -> Node:
+    cells = function.__closure__ or ()
+    variables = zip(function.__code__.co_freevars, cells, strict=True)
+    return walk.hold(Items(f"closure of {name}", cells), [Part(variable, cell) for variable, cell in variables])
+
+
+#: What holds functions and data, and the fields in which it does.
+_FIELDS: dict[type, tuple[str, ...]] = {
+    CellType: ("cell_contents",),
+    MethodType: ("__func__", "__self__"),
+    functools.partial: ("func", "args", "keywords"),
+    functools.partialmethod: ("func", "args", "keywords"),
+    property: ("fget",),
+    classmethod: ("__func__",),
+    staticmethod: ("__func__",),
+    functools.cached_property: ("func",),
+    functools._lru_cache_wrapper: ("__wrapped__",),
+}
+
+
+def make_from_fields(walk: Walk, value: Any, name: str) -> Node | None:
+    """Methods, cells, descriptors and partial functions."""
+    keys = _FIELDS.get(type(value))
+    if keys is None:
+        return _of_builtin(walk, value, name)
+    parts = [_part(value, key, name) for key in keys]
+    attributes = getattr(value, "__dict__", None) if isinstance(value, functools.partial) else None
+    if attributes:
+        keys = (*keys, "__dict__")
+        parts.append(Part(name, attributes_of(walk, attributes, name, walk.names)))
+    return walk.hold(Fields(name, value, map(field, keys)), parts)
+
+
+def _part(value: Any, key: str, name: str) -> Part:
+    inner = read_field(field(key), value)
+    if key == "cell_contents":
+        return Part(name, inner, value)
+    named = name if key in ("func", "__func__", "__wrapped__", "fget") else f"{name}.{key}"
+    return Part(named, inner, value, key, is_attribute=True)
+
+
+def _of_builtin(walk: Walk, value: Any, name: str) -> Node | None:
+    """A method in C, such as `dict.get` of some dict; and what a weak reference leads to."""
+    if isinstance(value, BuiltinFunctionType):
+        if isinstance(value.__self__, (ModuleType, type, type(None))):
+            return Same(name, value)
+        return walk.hold(Pinned(name, value, [field("__self__")]), [Part(f"{name}.__self__", value.__self__)])
+    if isinstance(value, weakref.ref):
+        return walk.hold(Pinned(name, value, [_referent]), [Part(name, value())])
+    if isinstance(value, contextvars.ContextVar):
+        return walk.hold(Pinned(name, value, [_current]), [Part(name, _current(value))])
+    return None
+
+
+def _referent(reference: Any) -> Any:
+    return reference()
+
+
+def _current(variable: contextvars.ContextVar[Any]) -> Any:
+    return variable.get(ABSENT)
+
+
+def make_module(walk: Walk, value: Any, name: str) -> Node | None:
+    """A module of Python's: the variables in it that code asks for."""
+    if not isinstance(value, ModuleType):
+        return None
+    variables = vars(value)
+    if id(variables) not in walk.classes:
+        walk.classes[id(variables)] = variables
+        closed = is_closed(value.__name__)
+        holder = Attributes(name, variables, walk.names)
+        walk.hold(holder, [_variable(walk, holder, key, closed) for key in holder.keys], closed=closed)
+    return Same(name, value)
+
+
+def _variable(walk: Walk, holder: Attributes, key: str, closed: bool) -> Part:
+    """A variable of a module; what no code asks for in a library counts as what it is."""
+    name, value = holder.inner(key), holder.live[key]
+    return Part(name, Same(name, value) if closed and key not in walk.asked else value, holder.live, key)
+
+
+def make_closed(walk: Walk, value: Any, name: str) -> Node | None:
+    """What torch, NumPy or Python hold: what it is, unless the user has put it there."""
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
+        return TensorNode(name, value, is_input=False)
+    if issubclass(kind, ModuleType):
+        return make_module(walk, value, name)
+    if issubclass(kind, FunctionType):
+        return make_function(walk, value, name) if not is_library(value.__code__) or value.__closure__ else None
+    if name.rpartition(".")[2].startswith("_global_") and isinstance(value, dict) and holds_nothing(value):
+        walk.empty.append((name, value))
+        return None
+    if issubclass(kind, (staticmethod, classmethod, property, functools.partial)):
+        return make_from_fields(walk, value, name)
+    is_users = is_made_by_python(kind) and not is_closed(kind.__module__)
+    is_open = name.rpartition(".")[2].startswith("_global_") or value is os.environ
+    if is_users or is_open or (issubclass(kind, type) and not is_closed(value.__module__)):
+        return walk.opened(value, name)
+    return None
+
+
+def make_same(walk: Walk, value: Any, name: str) -> Node:
+    return Same(name, value)

@@ -1,0 +1,155 @@
+"""Nodes of data: containers, arrays, and objects of Python's classes."""
+
+from __future__ import annotations
+
+import collections
+import gc
+import os
+from collections.abc import Iterator
+from enum import Enum
+from types import MappingProxyType
+from typing import Any
+
+import numpy
+
+from foregrad.runtime.nodes import (
+    ArrayNode,
+    Attributes,
+    Entries,
+    Fields,
+    Holder,
+    Items,
+    Node,
+    Pinned,
+    Plain,
+    Same,
+    read_field,
+)
+from foregrad.runtime.objects import HOLD_NOTHING, field, has_own_getattr, is_made_by_python, slots_of
+from foregrad.runtime.walk import Part, Walk
+from foregrad.runtime.walk_classes import class_node
+
+#: Arrays beyond as many bytes, and containers beyond as many items, are not compared at each call.
+_MOST_BYTES, _MOST_ITEMS = 1 << 20, 100_000
+
+_SEQUENCES = (list, tuple, set, frozenset, collections.deque)
+_MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+
+
+def make_container(walk: Walk, value: Any, name: str) -> Node | None:
+    """Containers with all that they hold."""
+    if value is os.environ:
+        variables = vars(value)["_data"]
+        return walk.hold(Entries(name, variables), _entries(variables, name))
+    if type(value) in _SEQUENCES or type(value) in _MAPPINGS:
+        if len(value) > _MOST_ITEMS:
+            walk.freeze(name, f"a {type(value).__name__} of {len(value)} items")
+            return Same(name, value)
+        return contents_of(walk, value, name)
+    if isinstance(value, MappingProxyType):
+        walk.node(gc.get_referents(value)[0], name)
+        return Same(name, value)
+    if isinstance(value, slice):
+        return walk.hold(
+            Pinned(name, value, map(field, _SLICE)), [Part(f"{name}.{k}", getattr(value, k)) for k in _SLICE]
+        )
+    return None
+
+
+_SLICE = ("start", "stop", "step")
+
+
+def contents_of(walk: Walk, value: Any, name: str) -> Holder:
+    if isinstance(value, dict):
+        return walk.hold(Entries(name, value), _entries(value, name))
+    has_places = isinstance(value, (list, tuple, collections.deque))
+    owner = value if has_places else None
+    return walk.hold(Items(name, value), [Part(f"{name}[{i}]", one, owner, i) for i, one in enumerate(value)])
+
+
+def _entries(entries: dict[Any, Any], name: str) -> Iterator[Part]:
+    for key, one in entries.items():
+        plain = isinstance(key, (str, int))
+        shown = repr(key) if plain else f"a {type(key).__name__}"
+        yield Part(f"{name}[{shown}]", one, entries if plain else None, key)
+
+
+def make_array(walk: Walk, value: Any, name: str) -> Node | None:
+    if isinstance(value, numpy.generic):
+        return Plain(name, value)
+    if not isinstance(value, numpy.ndarray):
+        return None
+    if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
+        walk.freeze(name, f"an array of {value.nbytes} bytes")
+        return Same(name, value)
+    node = ArrayNode(name, value)
+    walk.holders.append(node)
+    return node
+
+
+def make_object(walk: Walk, value: Any, name: str) -> Node:
+    """Any other object: what it keeps in attributes that code asks for, and what it holds as a container."""
+    kind = type(value)
+    if isinstance(value, HOLD_NOTHING):
+        return Same(name, value)
+    if kind.__module__.partition(".")[0] == "foregrad":
+        target = getattr(value, "_target", None)
+        if target is None:
+            return Same(name, value)
+        return walk.hold(Pinned(name, value, (field("_target"),)), [Part(name, target)])
+    if id(value) in walk.tensors.declared:
+        return _declared(walk, value, name)
+    attributes = getattr(value, "__dict__", None)
+    slots = dict(slots_of(kind))
+    if isinstance(value, numpy.ndarray) or (not is_made_by_python(kind) and not isinstance(attributes, dict)):
+        walk.freeze(name, f"a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
+        return Same(name, value)
+    names = _names(walk, value)
+    parts = [Part(name, class_node(walk, kind))]
+    getters: list[Any] = [type]
+    if isinstance(attributes, dict):
+        parts.append(Part(name, attributes_of(walk, attributes, name, names)))
+        getters.append(field("__dict__"))
+    for key, member in slots.items():
+        getter = walk.getters.setdefault(member, member.__get__)
+        if names is None or key in names:
+            parts.append(Part(f"{name}.{key}", read_field(getter, value), value, key, is_attribute=True))
+            getters.append(getter)
+    if isinstance(value, (*_SEQUENCES, *_MAPPINGS)):
+        parts.append(Part(name, contents_of(walk, value, name)))
+        getters.append(itself)
+    make = Fields if _is_value_like(kind) else Pinned
+    return walk.hold(make(name, value, getters), parts)
+
+
+def attributes_of(walk: Walk, attributes: dict[str, Any], name: str, names: frozenset[str] | None) -> Attributes:
+    """The attributes of an object that code asks for."""
+    holder = Attributes(name, attributes, names)
+    walk.hold(holder, [Part(holder.inner(key), attributes[key], attributes, key) for key in holder.keys])
+    return holder
+
+
+#: What an optimizer runs beside its own step; the rest of declared state is read at each call.
+_RUN = frozenset({"step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
+
+
+def _declared(walk: Walk, value: Any, name: str) -> Node:
+    parts = [Part(name, class_node(walk, type(value))), Part(name, attributes_of(walk, vars(value), name, _RUN))]
+    return walk.hold(Pinned(name, value, (type, field("__dict__"))), parts)
+
+
+def _names(walk: Walk, value: Any) -> frozenset[str] | None:
+    """The attributes of an object that count: all, where code computes names, or the object answers to others."""
+    if walk.reads.computed or walk.reads.computed_in_libraries or has_own_getattr(type(value)):
+        return None
+    return walk.asked
+
+
+def _is_value_like(kind: type) -> bool:
+    """Whether objects of a class that hold the same are as good as one another."""
+    compares: Any = kind.__eq__
+    return compares is not object.__eq__ and not issubclass(kind, Enum)
+
+
+def itself(value: Any) -> Any:
+    return value

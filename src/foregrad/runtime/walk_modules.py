@@ -1,0 +1,76 @@
+"""Nodes of torch's modules: attributes that code asks for, parameters, buffers, children and hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+
+from foregrad.record.names import names_in
+from foregrad.runtime.nodes import Attributes, Entries, Node, Pinned, Same
+from foregrad.runtime.objects import has_own_getattr
+from foregrad.runtime.walk import Part, Walk
+from foregrad.runtime.walk_classes import class_node
+from foregrad.runtime.walk_data import contents_of
+
+_TABLES = ("_parameters", "_buffers", "_modules")
+
+#: What a module runs beside its forward.
+_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+
+#: What every module has for itself.
+_INTERNAL = frozenset(vars(torch.nn.Module())) - {"training"}
+
+#: These look for one name in the tables, which other code has asked for.
+_BY_NAME = frozenset({"__getattr__", "__setattr__", "__delattr__", "__init__", "__dir__", "_call_impl", "__setstate__"})
+
+
+def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
+    if not isinstance(value, torch.nn.Module):
+        return None
+    if isinstance(value, torch.jit.ScriptModule):
+        return Same(name, value)
+    attributes = vars(value)
+    everything = walk.reads.computed or has_own_getattr(type(value))
+    names = None if everything else walk.asked
+    holder = Attributes(name, attributes, names, leaves_out=_INTERNAL)
+    parts = [Part(holder.inner(key), attributes[key], attributes, key) for key in holder.keys]
+    walk.hold(holder, parts)
+    iterated = _iterated(walk, type(value))
+    for table in _TABLES:
+        _table(walk, attributes[table], name, None if everything or table in iterated else names)
+    for hooks in _HOOKS:
+        if attributes[hooks]:
+            contents_of(walk, attributes[hooks], f"{name}.{hooks}")
+        else:
+            walk.empty.append((f"{name}.{hooks}", attributes[hooks]))
+    return walk.hold(Pinned(name, value, [type]), [Part(name, class_node(walk, type(value)))])
+
+
+def _table(walk: Walk, table: dict[str, Any], name: str, names: frozenset[str] | None) -> None:
+    """Parameters, buffers or children: those that are asked for by name, or all in their order."""
+    if not table:
+        walk.empty.append((name, table))
+        return
+    holder = Entries(name, table) if names is None else Attributes(name, table, names)
+    walk.hold(holder, [Part(f"{name}.{key}" if name else key, table[key], table, key) for key in holder.keys])
+
+
+def _iterated(walk: Walk, kind: type) -> frozenset[str]:
+    """The tables of a module that functions of its class went through."""
+    if kind not in walk.iterated:
+        functions = [
+            f for one in kind.__mro__ for f in vars(one).values() if isinstance(f, FunctionType) and walk.ran(f)
+        ]
+        asked = {n for f in functions if f.__name__ not in _BY_NAME for n in _attributes(f.__code__)}
+        walk.iterated[kind] = frozenset(asked | walk.reads.tables) & {*_TABLES}
+    return walk.iterated[kind]
+
+
+def _attributes(code: CodeType) -> Iterator[str]:
+    yield from names_in(code).attributes
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from _attributes(inner)
