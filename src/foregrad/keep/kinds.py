@@ -17,7 +17,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "AutogradFunction": ("runtime.autograd", ("name", "forward", "backward")),
     "CompiledBackward": (
         "runtime.backward",
-        ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "at"),
+        ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "live", "at"),
     ),
     "Convolutions": ("backends.convolutions", ("run",)),
     "Fitting": ("backends.guarded", ("run", "specs")),

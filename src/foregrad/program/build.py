@@ -54,6 +54,7 @@ class Stage:
     earlier: Backward | None = None
     stored: tuple[Store, ...] = ()  # what the function puts into modules and declared state
     grads: tuple[tuple[torch.Tensor, torch.Tensor | None], ...] = ()  # which tensors get which .grad
+    live: frozenset[int] = frozenset()  # inputs that an earlier program of the recording reads as backward finds them
 
     @property
     def retained(self) -> tuple[torch.Tensor, ...]:
@@ -254,7 +255,7 @@ class _Builder:
         storages = {a.storage for op in ops for a in op.writes if a.storage.kind == "input"} | recorder.live
         live = []
         for number, lifted in self.effects.inputs.items():
-            if lifted.alias.storage in storages and lifted.base is None:
+            if (lifted.alias.storage in storages or number in self.stage.live) and lifted.base is None:
                 node = self._input("live", self._object_name(number), lifted.spec, None, lifted)
                 self.functional.replace_contents(node, lifted.alias)
                 live.append(number)

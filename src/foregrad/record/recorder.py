@@ -41,6 +41,7 @@ from foregrad.substrate import (
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
+    set_version,
     tree_leaves,
     version_of,
 )
@@ -76,6 +77,7 @@ class Recorder(Tensors, TorchDispatchMode):
         self.values = Values(self)
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
+        self._bumped: list[tuple[int, torch.Tensor, int]] = []  # by writes of a backward: op, tensor, version before
         self.module = ""
         self._origins = Origins(self._note_live)
         self.draws = Draws()
@@ -91,6 +93,9 @@ class Recorder(Tensors, TorchDispatchMode):
     def forget(self, start: int) -> None:
         """Let go of the ops from this one on."""
         del self.ops[start:]
+        while self._bumped and self._bumped[-1][0] >= start:
+            _, tensor, version = self._bumped.pop()
+            set_version(tensor, version)
         for storage in self.storages:
             storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
 
@@ -300,6 +305,8 @@ class Recorder(Tensors, TorchDispatchMode):
             self.unsized.update(alias.storage for alias in aliases_in(outputs))
         for alias in writes:
             alias.storage.num_writes += 1
+            target = self.objects[alias.object]
+            self._bumped += [(index, target, version_of(target))] if self.phase else []
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)

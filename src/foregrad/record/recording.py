@@ -249,6 +249,7 @@ class Recording:
             pairs = [(source, t) for source, t in zip(sources, tangents, strict=True) if t is not None]
             arrived = self._run(pairs, slots, reals, create_graph=differentiable is not None)
             gradients, wholes = self.wrapped.in_parts(arrived)
+            self._refuse_written_results(start)
         except _RAISED as caught:
             error = self._refused(caught)
             del self.recorder.ops[start:]
@@ -267,6 +268,15 @@ class Recording:
             error=error,
             earlier=earlier,
         )
+
+    def _refuse_written_results(self, start: int) -> None:
+        """A backward may write to inputs, and to what nobody else sees."""
+        results = {self.recorder.alias(t).storage for t in self.results}
+        for op in self.recorder.ops[start:]:
+            if any(alias.storage in results and alias.storage.kind == "fresh" for alias in op.writes):
+                raise CaptureError(
+                    f"a backward writes to a result of the function.\n  at {op.origin}\nWrite to a copy of it."
+                )
 
     def _run(
         self, pairs: Sequence[Any], slots: Sequence[Any], reals: Sequence[Any], *, create_graph: bool

@@ -27,8 +27,9 @@ class CompiledBackward:
     num_gradients: int
     strides: tuple[tuple[int, ...], ...]  # that it expects of its tangents
     checks: tuple[int, ...]  # places among what the stage saved that are unpacked for the check alone
-    writes: tuple[int, ...]  # live inputs that it writes, by their place among the live ones
+    writes: tuple[int, ...]  # inputs that it writes, by their place among those that the stage has as they are
     error: Exception | None = None
+    live: tuple[int, ...] = ()  # of these, those that it takes
     wholes: tuple[Whole | None, ...] = ()  # how each gradient is made; empty if all are plain
     at: Callable[[Dims], tuple[Any, ...]] | None = None  # where sizes vary: these strides, and sizes that it takes
 
@@ -41,11 +42,12 @@ def run_compiled(
     for i in compiled.checks:
         saved[i]
     values = [saved[i] for i in compiled.saved]  # may run hooks of the user's, with autograd
+    found = [live[place] for place in compiled.live]
     strides, numbers = (compiled.strides, ()) if compiled.at is None else compiled.at(dims)
 
     def run(*tangents: Any) -> tuple[Any, ...]:
         given = [restrided(t, stride) for t, stride in zip(tangents, strides, strict=True)]
-        return runner_for(compiled.run, given)(*values, *numbers, *live, *given)
+        return runner_for(compiled.run, given)(*values, *numbers, *found, *given)
 
     with exclude_keys(BELOW_AUTOGRAD):
         results = each_example(run, defined)

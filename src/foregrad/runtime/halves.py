@@ -54,7 +54,7 @@ class CompiledStage:
         claim: Claim = claim_nothing,
     ) -> None:
         """`known` are the halves, where they were compiled before, and `claim` looks for those of later programs."""
-        self.stage = stage
+        self.stage = replace(stage, live=frozenset(program.calling.live))
         self._claim = claim
         self.on_backward: Callable[[], None] = lambda: None  # told when there is one more backward
         self.sizes = stage.recording.sizes
@@ -248,12 +248,21 @@ class CompiledStage:
     def _start_backward(
         self, program: Program, halves: Halves, known: Runner | None = None
     ) -> Callable[[], CompiledBackward]:
-        error = program.calling.backward_error
+        error = program.calling.backward_error or self._unseen(program)
         if error is not None:
             refused = CompiledBackward(lambda *_: (), (), 0, (), (), (), error)
             return lambda: refused
         run = self._start(halves.backward, "backward", known)
         return lambda: self._described(program, run())
+
+    def _unseen(self, program: Program) -> BackwardError | None:
+        """The error of a backward that takes inputs as it finds them which this stage does not hold on to."""
+        if set(program.calling.live) <= set(self.program.calling.live):
+            return None
+        return BackwardError(
+            f"this backward of {self.name} writes to inputs that the backward from all results leaves alone.\n"
+            "Run this part without foregrad."
+        )
 
     def _described(self, program: Program, run: Runner | Asked) -> CompiledBackward:
         """What runs the backward of a program, with how it is called."""
@@ -268,7 +277,8 @@ class CompiledStage:
             num_gradients=len(halves.gradients) - len(written),
             strides=strides,
             checks=self.checks_of(program),
-            writes=tuple(calling.live.index(calling.outputs[i]) for i in written),
+            live=tuple(map(self.program.calling.live.index, calling.live)),
+            writes=tuple(self.program.calling.live.index(calling.outputs[i]) for i in written),
             wholes=calling.wrapping.gradients,
             at=None if self.sizes is None else formulas(self.sizes, repr((strides, numbers))),
         )
