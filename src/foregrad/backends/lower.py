@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.moments import IN_DOUBLE
 from foregrad.backends.numbers import in_tensors, takes_numbers
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.substrate_inductor import fake_mode, trace_decomposed
@@ -76,6 +77,8 @@ def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch
                 copies[node].target = torch.ops.aten.clone.default  # a number of data stays a tensor
             elif takes_numbers(node):
                 copies[node].target = in_tensors(node)
+            elif node.target in IN_DOUBLE:
+                copies[node].target = IN_DOUBLE[node.target]
     return lazy_graph_module({}, graph, "Graph"), tuple(constants)
 
 
