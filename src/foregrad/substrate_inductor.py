@@ -101,11 +101,14 @@ def draw_inside_loops(graph: fx.GraphModule, mode: FakeTensorMode) -> None:
 def compile_with_inductor(
     graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
 ) -> Any:
-    """Compile a decomposed graph; the layouts of the outputs at `fixed` are kept. Takes a list, and empties it."""
+    """Compile a decomposed graph; the layouts of the outputs at `fixed` are kept. Takes a list, and empties it.
+
+    Inductor would lay out all images with their channels last; they have the layouts that the program gives them."""
     from torch._inductor.compile_fx import compile_fx_inner
 
     graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
-    with inductor_settings(size_asserts=False, alignment_asserts=False):  # our guards have looked at every input
+    asserts = {"size_asserts": False, "alignment_asserts": False}  # our guards have looked at every input
+    with inductor_settings(**asserts, layout_optimization=False):
         return compile_fx_inner(graph, inputs, **kind)
 
 

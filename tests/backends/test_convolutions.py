@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from foregrad.backends import choose
+from foregrad.backends.channels_last import channels_last
 from foregrad.backends.convolutions import Convolutions, is_quicker, square_size
 from foregrad.backends.winograd import build_convolutions
 from foregrad.keep.warm import FOUND
@@ -257,3 +258,35 @@ def test_kept_programs_use_it_in_a_new_process(tmp_path):
     first = run("first")
     assert run("again") == [first[0], f"{FOUND} True", "[]"]
     assert run("saved") == [first[0], "True True", "[]"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "channels", "side", "kernel", "gains"),
+    [
+        (4, 512, 2, 3, False),  # a large weight for 16 pixels
+        (1, 512, 7, 3, False),
+        (4, 512, 7, 3, True),
+        (4, 512, 2, 1, True),  # laid out so already
+        (4, 16, 2, 3, True),  # a small weight
+    ],
+)
+def test_a_convolution_of_few_pixels_keeps_the_layout_of_its_weight(batch, channels, side, kernel, gains):
+    net, x = (
+        nn.Conv2d(channels, channels, kernel, padding=kernel // 2, bias=False),
+        torch.randn(batch, channels, side, side),
+    )
+    program = channels_last(fg.capture(net, x))
+    assert any(n.kwargs.get("memory_format") is torch.channels_last for n in program.graph.graph.nodes) == gains
+
+
+def test_layouts_may_change_between_two_convolutions():
+    """The first has many pixels, the second few and a large weight: a copy of the image stands between them."""
+    net = nn.Sequential(nn.Conv2d(32, 512, 3, 4, 1), nn.BatchNorm2d(512), nn.ReLU(), nn.Conv2d(512, 64, 3, 2, 1))
+    x = torch.randn(2, 32, 64, 64)
+    x = x[:, :, :, :32].contiguous()
+    ours = fg.compile(net, backend="inductor", cache=False, progress=False)(x)
+    gradients = torch.autograd.grad(ours.sin().sum(), list(net.parameters()))
+    theirs = net(x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    wanted = torch.autograd.grad(theirs.sin().sum(), list(net.parameters()))
+    torch.testing.assert_close(gradients, wanted, rtol=1e-3, atol=1e-4)

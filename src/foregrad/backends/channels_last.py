@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.backends.convolutions import gains_by_channels_last
 from foregrad.program.kept import in_layout
 from foregrad.program.program import Program
 from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
@@ -87,8 +88,8 @@ class _Layouts:
         if node.op != "call_function" or not node.all_input_nodes:
             return self.graph.node_copy(node, self.copies.__getitem__)
         images: list[Any]
-        if node.target in _CONVOLUTIONS and _is_image(node.args[0].meta["spec"]):  # type: ignore[union-attr]
-            images = [node.args[i] for i in _CONVOLUTIONS[node.target]]
+        if self._gains(node):
+            images = [node.args[i] for i in _CONVOLUTIONS[node.target]]  # type: ignore[index]
         else:
             images = [read for read in node.all_input_nodes if _is_image(read.meta.get("spec"))]
             is_given = any(read.op == "placeholder" for read in images)  # as the state of an optimizer is
@@ -97,6 +98,17 @@ class _Layouts:
         made = self.graph.node_copy(node, lambda read: self._moved(read, node) if read in images else self.copies[read])
         self._propagate(made)
         return made
+
+    def _gains(self, node: fx.Node) -> bool:
+        """Whether a node is a convolution that is worth it; its forward and its backward are, or neither."""
+        if node.target not in _CONVOLUTIONS or not _is_image(node.args[0].meta["spec"]):  # type: ignore[union-attr]
+            return False
+        args: Any = node.args
+        is_forward = node.target is aten.convolution.default
+        image, weight, *options = (*args[:2], *args[3:]) if is_forward else (*args[1:3], *args[4:-1])
+        count, _, height, width = (node if is_forward else args[0]).meta["spec"].shape
+        looks = [_like(one.meta["spec"], self.mode) for one in (image, weight)]
+        return gains_by_channels_last(count * height * width, *looks, *options)
 
     def _has_moved(self, node: fx.Node) -> bool:
         return bool(self.copies[node].meta.get("spec") != node.meta.get("spec"))
@@ -139,7 +151,7 @@ class _Layouts:
             spec = value.meta["spec"]
             if isinstance(spec, NumberSpec):
                 return 1.0 if spec.dtype.is_floating_point else 1
-            return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+            return _like(spec, self.mode)
 
         target: Any = node.target
         with self.mode, torch.no_grad():
@@ -149,6 +161,11 @@ class _Layouts:
             node.meta["spec"] = replace(node.meta["spec"], stride=result.stride())
         else:
             node.meta["results"] = [None if r is None else Spec.of(r) for r in result]
+
+
+def _like(spec: Spec, mode: FakeTensorMode) -> torch.Tensor:
+    with mode:
+        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
 
 
 def _takes_both(node: fx.Node) -> bool:

@@ -15,6 +15,14 @@ import torch
 #: size 1.1 to 3.4 and 1.6 to 9 times.
 _CHANNELS, _LEAST_SQUARES = 32, 16
 
+#: A weight that fits in no cache (four megabytes) has to be worth the time that it takes to spread it.
+_LARGE_WEIGHT, _LEAST_SQUARES_OF_LARGE = 1 << 20, 32
+
+#: Below so many pixels of a result, it takes longer to lay out a weight of so many numbers with its channels last, in
+#: forward and in backward, and its gradient back, than torch's kernels gain by that: up to four times as long
+#: (`benchmarks/convolutions.py`; kernels of one pixel are laid out so already).
+_LEAST_PIXELS, _SMALL_WEIGHT = 512, 1 << 15
+
 #: With fewer than 16 squares of four by four pixels, it takes longer to spread a weight than is gained. And sums of
 #: fewer than 64 channels, or for a weight of 32 squares, are so exact in torch that ours would be more than four times
 #: as far from the exact ones.
@@ -36,7 +44,14 @@ def is_quicker(image: torch.Tensor, weight: torch.Tensor, *options: Any) -> bool
     count, _, height, width = image.shape
     squares = count * ((height + 1) // 2) * ((width + 1) // 2)
     are_panels = all(channels % _CHANNELS == 0 for channels in weight.shape[:2])
-    return are_panels and min(height, width) > 1 and squares >= _LEAST_SQUARES
+    least = _LEAST_SQUARES_OF_LARGE if weight.numel() >= _LARGE_WEIGHT else _LEAST_SQUARES
+    return are_panels and min(height, width) > 1 and squares >= least
+
+
+def gains_by_channels_last(pixels: int, image: torch.Tensor, weight: torch.Tensor, *options: Any) -> bool:
+    """Whether a convolution with a result of so many pixels, of all images together, is worth another layout."""
+    is_small = weight.numel() <= _SMALL_WEIGHT or weight.shape[2:].numel() == 1
+    return is_small or pixels >= _LEAST_PIXELS or is_quicker(image, weight, *options)
 
 
 def square_size(what: int, count: int, height: int, width: int, ins: int, outs: int) -> int:
