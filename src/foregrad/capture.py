@@ -38,6 +38,7 @@ from foregrad.refusals import (
     refuse_growth,
     refuse_hidden_hooks,
     refuse_kept,
+    refuse_made_modules,
     refuse_made_up,
     refuse_sizes,
     refuse_wrappers,
@@ -164,6 +165,7 @@ def _capture_call(
         raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
     # What it changes there is said, and no reason to capture anew.
     reach = reach if python is None else tuple(variables(body))
+    refuse_made_modules(recording, kept.made)
     refuse_kept(recording, body, reach)
     refuse_attributes(recording)
     refuse_growth(recording)

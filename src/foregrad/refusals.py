@@ -43,6 +43,15 @@ def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
     return _tensors_in(vars(value), 1) if depth and is_plain and hasattr(value, "__dict__") else []
 
 
+def refuse_made_modules(recording: Recording, made: list[tuple[str, torch.nn.Module]]) -> None:
+    """A layer that is built at the first call would be built anew, with other weights, at each call."""
+    for path, module in made:
+        raise CaptureError(
+            f"the function makes a {type(module).__name__} and stores it as `{path}`; a program would make a new one "
+            f"at each call.\n{recording.definition}\nMake it in __init__, or call the model once before it is compiled."
+        )
+
+
 def refuse_attributes(recording: Recording) -> None:
     """A Python attribute set on an input would be lost."""
     attributes = () if recording.sizes is None else recording.sizes.attributes

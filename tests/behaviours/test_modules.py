@@ -408,3 +408,39 @@ def test_what_a_compiled_module_can_do_is_listed():
     for name in ("verify", "captures", "save", "origin", "weight", "forward"):
         assert name in dir(model)
         assert hasattr(model, name)
+
+
+def test_functional_call_on_a_module_that_the_function_makes():
+    def function(x, weights):
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        return torch.func.functional_call(model, weights, (x,)).square().sum()
+
+    states, results = [], []
+    for run in (function, fg.compile(function, backend="eager")):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+        weights = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+        for _ in range(2):
+            results.append(run(torch.randn(4, 3), weights))
+            results[-1].backward()
+        states.append([*weights.values(), *(p.grad for p in model.parameters())])
+    assert torch.equal(results[0], results[2])
+    assert torch.equal(results[1], results[3])
+    for expected, found in zip(*states, strict=True):
+        assert torch.equal(found, expected)
+
+
+class BuildsALayer(nn.Module):
+    def forward(self, x):
+        if not hasattr(self, "layer"):
+            self.layer = nn.Linear(x.shape[-1], 2)
+        return self.layer(x)
+
+
+def test_a_layer_that_is_built_at_the_first_call_is_refused_and_left_away():
+    model = BuildsALayer()
+    with pytest.raises(fg.CaptureError, match="makes a Linear and stores it as `layer`"):
+        fg.compile(model, backend="eager")(torch.ones(2, 3))
+    assert not hasattr(model, "layer")
+    expected = model(torch.ones(2, 3))
+    assert torch.equal(fg.compile(model, backend="eager")(torch.ones(2, 3)), expected)

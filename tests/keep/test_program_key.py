@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.testing._internal.two_tensor import TwoTensor
 
 import foregrad as fg
 from foregrad.backends.eager import compile_graph
@@ -179,3 +180,12 @@ def test_a_key_is_the_same_in_every_process():
         said.append(json.loads(done.stdout))
     assert said[0] == said[1]
     assert len(said[0]) == 2
+
+
+def test_the_key_of_a_program_on_tensors_that_wrap_others_holds_no_address():
+    def doubled():
+        return key(lambda x: x * 2, TwoTensor(torch.ones(3), torch.ones(3)))
+
+    first, kept = doubled(), [torch.ones(3) for _ in range(10)]
+    assert doubled().digest == first.digest
+    assert kept

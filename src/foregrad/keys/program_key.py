@@ -203,4 +203,4 @@ class _Writer:
 #: Inputs that are found by their place.
 _BY_PLACE = ("input", "tangent", "saved", "base", "live")
 #: What parts of a call hold that is real only while it is captured.
-_APART = ("holder", "items", "lifted", "value_on_entry")
+_APART = ("holder", "items", "lifted", "state_on_entry", "value_on_entry")

@@ -9,6 +9,7 @@ import torch
 from foregrad.record.declared import Slot, Store
 from foregrad.record.numbers import expression_of
 from foregrad.record.recording import Recording
+from foregrad.words.garbage import is_young
 
 
 class Attributes:
@@ -17,15 +18,17 @@ class Attributes:
     def __init__(self, recording: Recording) -> None:
         self.recording = recording
         self.before: dict[int, tuple[torch.nn.Module, dict[str, dict[str, Any]]]] = {}
+        self.made: list[tuple[str, torch.nn.Module]] = []  # modules that the function made and stored, and where
         for _, top in list(recording.modules.tops.values()):
             for module in top.modules():
                 self._snapshot(module)
+        self._first = frozenset(self.before)
         recording.modules.on_enter = self._snapshot
 
     def _snapshot(self, module: torch.nn.Module) -> None:
         if id(module) not in self.before:
             tables = {"__dict__": dict(module.__dict__)}
-            tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers")}
+            tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers", "_modules")}
             self.before[id(module)] = (module, tables)
 
     def restore(self) -> list[Store]:
@@ -36,15 +39,25 @@ class Attributes:
             for table, before in tables.items():
                 holder = getattr(module, table)
                 for key, value in list(holder.items()):
-                    if value is not before.get(key) and self._is_ours(value):
+                    if value is before.get(key) or not self._is_ours(value) or self._was_made_inside(module):
+                        continue
+                    if isinstance(value, torch.nn.Module):
+                        self.made.append((f"{self.recording.modules.path(module)}.{key}".strip("."), value))
+                    else:
                         stored.append(Store(Slot(module, key, key), expression_of(value) or value))
-                        if key in before:
-                            holder[key] = before[key]
-                        else:
-                            del holder[key]
+                    if key in before:
+                        holder[key] = before[key]
+                    else:
+                        del holder[key]
         return stored
 
+    def _was_made_inside(self, module: torch.nn.Module) -> bool:
+        """Whether it is the function's own, and nobody's when that returns."""
+        return id(module) not in self._first and is_young(module)
+
     def _is_ours(self, value: Any) -> bool:
+        if isinstance(value, torch.nn.Module):
+            return any(self._is_ours(tensor) for tensor in (*value.parameters(), *value.buffers()))
         is_tensor = isinstance(value, torch.Tensor) and self.recording.recorder.knows(value)
         sizes = self.recording.sizes
         return is_tensor or expression_of(value) is not None or (sizes is not None and sizes.varies(value))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,6 +12,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from foregrad.errors import CaptureError
 from foregrad.record.origins import where
+from foregrad.words.garbage import all_grown_up, is_young
 
 
 @contextmanager
@@ -21,19 +21,15 @@ def only_declared(state: tuple[Any, ...]) -> Iterator[None]:
     here = threading.get_ident()
 
     def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        if threading.get_ident() == here and not any(one is optimizer for one in state) and not _is_new(optimizer):
+        if threading.get_ident() == here and not any(one is optimizer for one in state) and not is_young(optimizer):
             raise CaptureError(
                 f"a step of {type(optimizer).__name__} inside the function, which is not declared: its learning rate "
                 f"would stay what it is now.\n{where('')}\nDeclare the optimizer: fg.step(model, optimizer)."
             )
 
-    gc.collect(0)  # what is young from here on was made inside
+    all_grown_up()
     handle = register_optimizer_step_pre_hook(before)
     try:
         yield
     finally:
         handle.remove()
-
-
-def _is_new(optimizer: torch.optim.Optimizer) -> bool:
-    return any(one is optimizer for one in gc.get_objects(generation=0))

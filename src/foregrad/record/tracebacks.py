@@ -39,7 +39,7 @@ def _users(steps: list[TracebackType]) -> list[TracebackType]:
 def _as_in_eager(steps: list[TracebackType]) -> list[TracebackType]:
     """Without our frames, and without what torch does for these when an op is recorded."""
     last = max((i for i, step in enumerate(steps) if is_users(step.tb_frame.f_code)), default=-1)
-    end = next((i for i, step in enumerate(steps) if i > last and _is_ours(step)), len(steps))
+    end = next((i for i, step in enumerate(steps) if i > last and _is_ours(step) and _sees_an_op(step)), len(steps))
     return [step for step in steps[:end] if not _is_ours(step)]
 
 
@@ -49,6 +49,10 @@ def _runs_the_function(steps: list[TracebackType]) -> bool:
     place = (os.path.basename(code.co_filename), code.co_name)
     is_readable = place == ("compile.py", "__call__") and len(steps) > 1 and not _is_ours(steps[1])
     return is_ours(code) and (place == ("recording.py", "forward") or is_readable)
+
+
+def _sees_an_op(step: TracebackType) -> bool:
+    return step.tb_frame.f_code.co_name in ("__torch_function__", "__torch_dispatch__")
 
 
 def _is_ours(step: TracebackType) -> bool:

@@ -49,7 +49,7 @@ class Outer(Entered):
     is_view: bool
     spec: Spec
     attributes: frozenset[str]  # of the ghost, on entry
-    state: tuple[Any, ...]  # what it said of itself then, and its parts
+    state_on_entry: tuple[Any, ...]  # what it said of itself then, and the addresses of its parts
     role: str = "input"
     name: str = ""
 
@@ -57,7 +57,7 @@ class Outer(Entered):
     def was_changed(self) -> bool:
         """Whether the function has put other parts into the ghost, or made it say other things of itself."""
         context, *members = state_of(self.ghost)
-        return members != [*self.state[1:]] or (context != self.state[0] and not self.was_rebased)
+        return members != [*self.state_on_entry[1:]] or (context != self.state_on_entry[0] and not self.was_rebased)
 
     @property
     def bumps(self) -> int:
@@ -98,7 +98,7 @@ def make_outer(real: torch.Tensor, lifted: Sequence[Part], index: int, *, is_arg
         is_view=real._base is not None,
         spec=Spec(tuple(real.shape), tuple(real.stride()), real.dtype, real.device, real.requires_grad),
         attributes=frozenset(vars(ghost)),
-        state=state_of(ghost),
+        state_on_entry=state_of(ghost),
     )
 
 

@@ -29,3 +29,13 @@ def no_garbage_collection() -> Iterator[None]:
     """Leave cycles of objects alone for a while: looking for them would make the cost of the work grow."""
     with _collection.held():
         yield
+
+
+def all_grown_up() -> None:
+    """From here on, what is young was made since: as long as no garbage is collected."""
+    gc.collect(0)
+
+
+def is_young(value: object) -> bool:
+    """Whether an object with attributes was made since then."""
+    return any(one is value for one in gc.get_objects(generation=0))
