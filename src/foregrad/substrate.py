@@ -63,6 +63,7 @@ __all__ = [
     "FUNCTION_HOMES",
     "FUSED_OPTIMIZERS",
     "MODULE_CALL",
+    "NO_MEMORY",
     "SCALED_STEP",
     "BackwardCFunction",
     "DataDependentOutputException",
@@ -87,6 +88,7 @@ __all__ = [
     "enter_again",
     "exclude_keys",
     "fake_mode_is_on",
+    "give_memory",
     "global_state",
     "global_state_guard",
     "has_hooks",
@@ -112,7 +114,9 @@ __all__ = [
     "set_version",
     "set_versions",
     "symbolic_kernels",
+    "take_memory",
     "tell_it_steps",
+    "tensor_without_memory",
     "tree_flatten",
     "tree_leaves",
     "tree_map_only",
@@ -244,6 +248,37 @@ def global_state_guard(state: str) -> GlobalStateGuard:
     guard = GlobalStateGuard()
     guard.__setstate__(state)  # type: ignore[attr-defined]
     return guard
+
+
+def tensor_without_memory(size: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
+    """A tensor on the CPU of which sizes and strides are there, and nothing else: its storage has no address."""
+    made: torch.Tensor = empty_strided_cpu(size, stride, dtype)
+    take_memory(made)
+    return made
+
+
+def give_memory(storage: torch.UntypedStorage) -> None:
+    """Let tensors without memory be read: nobody knows what is in them then."""
+    storage._swap_data_ptr_(torch.UntypedStorage(storage.nbytes()))  # type: ignore[attr-defined]
+
+
+def take_memory(tensor: torch.Tensor) -> None:
+    """Let nobody read a tensor, or write to it."""
+    storage = tensor.untyped_storage()
+    nothing = torch._C._construct_storage_from_data_pointer(0, _CPU, storage.nbytes())
+    storage._swap_data_ptr_(nothing)  # type: ignore[attr-defined]
+    torch._C._set_throw_on_mutable_data_ptr(tensor)
+
+
+_CPU = torch.device("cpu")
+
+#: What torch says when someone asks for memory that is not there.
+NO_MEMORY = (
+    "data is not allocated yet",
+    "Cannot access data pointer of Tensor",
+    "unallocated storage",
+    "invalid python storage",
+)
 
 
 def version_of(tensor: torch.Tensor) -> int:

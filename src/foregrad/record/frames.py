@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import os
 import sys
 import sysconfig
@@ -50,6 +51,16 @@ def raising_frame(error: BaseException) -> tuple[CodeType | None, int]:
         if is_users(at.tb_frame.f_code):
             found = (at.tb_frame.f_code, at.tb_lasti)
     return found
+
+
+def source_of(code: CodeType | None, instruction: int) -> str:
+    """The text of the expression that an instruction belongs to; empty where the source is not at hand."""
+    places = [] if code is None else list(code.co_positions())[instruction // 2 : instruction // 2 + 1]
+    if code is None or not places or None in places[0] or places[0][0] != places[0][1]:
+        return ""
+    line, _, start, end = places[0]
+    text = linecache.getline(code.co_filename, line or 0).encode()[start:end]
+    return text.decode(errors="replace").strip()
 
 
 def steps_of(traceback: TracebackType | None) -> list[TracebackType]:

@@ -26,11 +26,11 @@ from foregrad.substrate import (
     FakeTensorMode,
     OpOverload,
     UnsupportedOperatorException,
-    empty_strided_cpu,
     fake_mode_is_on,
     neg_view,
     quiet_torch,
     symbolic_kernels,
+    tensor_without_memory,
 )
 from foregrad.words.spec import contiguous_stride
 from foregrad.words.turns import generator_as_it_was
@@ -95,6 +95,9 @@ _METADATA_OPS = {
     aten.resize_as_.default,
 }
 
+
+#: Those of them that may change how much memory there is.
+RESIZES = {aten.resize_.default, aten.resize_as_.default}
 
 #: Fused optimizers write to the gradients, their second argument, only if they are told to scale them.
 _SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() for overload in ("default", "tensor_lr")}
@@ -382,9 +385,9 @@ def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
 
 
 def new_ghost(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor whose memory nobody has touched, not even torch in deterministic mode, which fills what it makes."""
+    """A tensor without memory: whoever wants to read or write it gets an error, by whatever way he comes."""
     if device.type == "cpu" and not fake_mode_is_on(None):
-        return empty_strided_cpu(tuple(size), tuple(stride), dtype)
+        return tensor_without_memory(tuple(size), tuple(stride), dtype)
     return torch.empty_strided(size, stride, dtype=dtype, device=device)
 
 

@@ -27,6 +27,7 @@ from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.sequences import has_tensors, tensor_of
 from foregrad.record.trace import Origin
 from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
 from foregrad.substrate_engine import with_engine
@@ -77,10 +78,11 @@ class Intercept(TorchFunctionMode):
         if func in SHAPES and self._recorder.sizes is not None:
             return faced(func(*args, **kwargs))
         special = _SPECIAL.get(func)
-        if special is not None and not (isinstance(args[0], Tensor) and is_functorch_wrapped_tensor(args[0])):
-            if not is_wrapper(args[0]):
+        first: Any = args[0] if args else next(iter(kwargs.values()), None)
+        if special is not None and not (isinstance(first, Tensor) and is_functorch_wrapped_tensor(first)):
+            if not is_wrapper(first):
                 return special(self, func, args, kwargs)
-            self._check_wrapper(func, special, args[0])
+            self._check_wrapper(func, special, first)
         result = func(*args, **kwargs)
         if is_wrapper(result) or type(result) in (tuple, list):
             self.looks.note(func, args, kwargs, result)
@@ -206,6 +208,10 @@ class Intercept(TorchFunctionMode):
         is_data = values.mirror is not None and args[0].is_floating_point() and values.known(args[0]) is None
         return Item(ItemNode(args[0].detach().reshape(()).double(), values.of)) if is_data else func(*args)
 
+    def format(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A number is formatted as one; for any other tensor torch turns modes off and prints it."""
+        return func(*args, **kwargs) if args[0].dim() == 0 else self.read(func, args, kwargs)
+
     def _as_number(self, value: Any) -> Any:
         """A small tensor that torch would read to have a number."""
         number = self._recorder.values.number(value) if isinstance(value, Tensor) and value.dim() == 0 else None
@@ -223,6 +229,17 @@ class Intercept(TorchFunctionMode):
         return None
 
     def from_data(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Lists of numbers, in which there may be tensors too."""
+        args, kwargs = (*args, *(v for k, v in kwargs.items() if k == "data")), {**kwargs}
+        kwargs.pop("data", None)
+        if has_tensors(args[-1]):
+            requires_grad = kwargs.pop("requires_grad", False)
+            known = self._recorder.values.known
+            made = tensor_of(lambda value: self._from_numbers(func, (*args[:-1], value), kwargs), args[-1], known)
+            return made.requires_grad_() if requires_grad else made
+        return self._from_numbers(func, args, kwargs)
+
+    def _from_numbers(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Numbers become a tensor on the CPU, which is then moved: on meta torch would forget them."""
         if isinstance(args[-1], (Float, Int)) and func is not Tensor.new_tensor:
             wanted = None if isinstance(args[-1], Float) else torch.int64
@@ -260,7 +277,12 @@ class Intercept(TorchFunctionMode):
         tensor = args[0]
         if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
             asked_by = "numpy.asarray()" if func is Tensor.__array__ else f"{name}()"
-            return func(self._recorder.values.of(tensor, asked_by), *args[1:], **kwargs)
+            value = self._recorder.values.of(tensor, asked_by)
+            with no_dispatch_modes():  # torch would take its own steps to an array for ops of the function
+                found = func(value, *args[1:], **kwargs)
+            return found if func is Tensor.tolist else self._recorder.shown_to_numpy(tensor, found)
+        if func is Tensor.__deepcopy__ and not (tensor.is_leaf and type(tensor) is Tensor):
+            return func(*args, **kwargs)  # type: ignore[no-untyped-call]  # an error of eager's, or made of ops
         return refuse(
             f"reads the data of a tensor {self._recorder.alias(tensor).spec} ({name})",
             "Capture has no data. Return the tensor and read it outside the captured function.",
@@ -304,6 +326,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.detach_: Intercept.detach_in_place,
     **dict.fromkeys((torch.tensor, torch.as_tensor, Tensor.new_tensor), Intercept.from_data),
     Tensor.item: Intercept.item,
+    Tensor.__format__: Intercept.format,
     **dict.fromkeys(FUSED_OPTIMIZERS, Intercept.fused),
     Tensor.register_hook: Intercept.register_hook,
     Tensor.retain_grad: Intercept.retain_grad,
@@ -318,6 +341,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
             Tensor.__array__,
             Tensor.__dlpack__,
             Tensor.__repr__,
+            Tensor.__deepcopy__,
             Tensor.__reduce_ex__,
             Tensor.storage,
             Tensor.untyped_storage,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from foregrad.record.draws import Draws
 from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
-from foregrad.record.ghosts import Kind, Outcome, kind_of, make, new_ghost, written
+from foregrad.record.ghosts import RESIZES, Kind, Outcome, kind_of, make, new_ghost, written
 from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
@@ -32,16 +33,19 @@ from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
     composite_of,
     fake_mode_is_on,
+    give_memory,
     is_traced_by_fx,
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
     set_version,
+    take_memory,
     tree_leaves,
     version_of,
 )
@@ -239,7 +243,8 @@ class Recorder(Tensors, TorchDispatchMode):
                 "Do it inside torch.no_grad()."
             )
         num_bytes = target.untyped_storage().nbytes()
-        result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
+        with self._memory_of(target) if func in RESIZES else nullcontext():
+            result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
         storage = self._storage_of.get(target.untyped_storage()._cdata)
         if storage is not None and target.untyped_storage().nbytes() > num_bytes and storage is before.storage:
             storage.is_grown = True
@@ -248,6 +253,18 @@ class Recorder(Tensors, TorchDispatchMode):
         after = self.register(target, parent=parent, op=len(self.ops))
         self.append(func, op_args, op_kwargs, after, renames=before)
         return target if isinstance(result, torch.Tensor) else result
+
+    @contextmanager
+    def _memory_of(self, ghost: torch.Tensor) -> Iterator[None]:
+        """Memory for a ghost that is resized: torch copies what was in it."""
+        if not ghost.is_cpu or isinstance(ghost, FakeTensor):
+            yield
+            return
+        give_memory(ghost.untyped_storage())
+        try:
+            yield
+        finally:
+            take_memory(ghost)
 
     def _outcome(self, func: OpOverload, key: Any, args: Any, kwargs: Any) -> Outcome:
         """What an op returns, as far as that can be said without data."""
@@ -307,6 +324,11 @@ class Recorder(Tensors, TorchDispatchMode):
             alias.storage.num_writes += 1
             target = self.objects[alias.object]
             self._bumped += [(index, target, version_of(target))] if self.phase else []
+            if alias.storage in self.shown:
+                raise CaptureError(
+                    f"the function writes to a tensor {alias.spec} after it was given to NumPy, where the array would "
+                    f"change too.\n{self._where()}\nGive NumPy a clone() of it."
+                )
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)

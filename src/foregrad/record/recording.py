@@ -16,7 +16,7 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
-from foregrad.record.frames import raising_frame
+from foregrad.record.frames import raising_frame, source_of
 from foregrad.record.ghosts import new_ghost
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
@@ -30,6 +30,7 @@ from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.record.wrapped_results import Made, WrappedResults
 from foregrad.substrate import (
+    NO_MEMORY,
     TreeSpec,
     autocast_disabled,
     enter_again,
@@ -146,8 +147,10 @@ class Recording:
             ):
                 result = function(*ghost_args, **ghost_kwargs)
             self.leaves_grad_mode = torch.is_grad_enabled()
-        except Exception as error:
-            refusal = self._refusal(error)
+        except BaseException as error:
+            if self.sizes is None:
+                self.recorder.give_memory()
+            refusal = self._refusal(error) if isinstance(error, Exception) else None
             if refusal is None:
                 raise
             raise refusal from error
@@ -176,11 +179,23 @@ class Recording:
     def _refusal(self, error: Exception) -> CaptureError | None:
         """An error that eager would not raise: it comes from how the function was recorded."""
         inputs, text = self.inputs.all, f"{error}\n  at {Origin(*raising_frame(error), '')}"
+        if any(words in text for words in NO_MEMORY):
+            return self._no_memory(error)
         if type(error).__module__.startswith("torch._dynamo"):
             return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
         if any(lifted.base is not None for lifted in inputs) and "have been used in the graph" in text:
             return CaptureError(f"a gradient between two inputs that share memory: {text}")
         return None
+
+    def _no_memory(self, error: Exception) -> CaptureError:
+        """Someone wanted the memory of a ghost, past torch's ops: an extension in C++, dlpack, a constructor."""
+        code, instruction = raising_frame(error)
+        call = source_of(code, instruction)
+        return CaptureError(
+            f"the function reads the data of a tensor, which capture has not{f', by {call}' if call else ''}.\n"
+            f"  at {Origin(code, instruction, '')}\nDo the same with ops of torch, wrap it as a custom op "
+            "(torch.library), or return the tensor and read it outside the captured function."
+        )
 
     def _ghost(self, leaf: Any) -> Any:
         lifted = self.inputs.find(leaf) if isinstance(leaf, torch.Tensor) else None
@@ -296,6 +311,8 @@ class Recording:
 
     def _refused(self, error: Exception) -> Exception:
         """What a backward that raises this while it is recorded will raise when it is asked for."""
+        if self.sizes is None:
+            self.recorder.give_memory()
         is_eagers = any(words in str(error) for words in _EAGERS)
         if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
             raise error  # it may be right for plain sizes
@@ -303,6 +320,8 @@ class Recording:
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:
         """What to say of an error in backward that eager would not raise."""
+        if any(words in str(error) for words in NO_MEMORY):
+            return self._no_memory(error)
         if "use_reentrant=True" in str(error):
             return CaptureError(
                 f"a reentrant checkpoint cannot be captured.\n{self.definition}\nPass use_reentrant=False to it."
@@ -316,6 +335,7 @@ class Recording:
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
+        self.recorder.take_memory()
         with (
             autocast_disabled(),
             no_saved_tensor_hooks(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -11,6 +12,7 @@ from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Storage, geometry_of
+from foregrad.substrate import give_memory, take_memory
 from foregrad.words.size import frozen
 from foregrad.words.wrapped import is_wrapper, parts
 
@@ -32,6 +34,30 @@ class Tensors:
         self._alias_of: dict[int, Alias] = {}
         self._storage_of: dict[int, Storage] = {}
         self._num_aliases = 0
+        self.has_memory = False
+        self.shown: set[Storage] = set()  # what NumPy has arrays of
+
+    def give_memory(self) -> None:
+        """Let every ghost be read, though nobody knows what is in it: in the frames of an error there are ghosts, and
+        whoever showed their variables would crash."""
+        self.has_memory = True
+        for storage in self.storages:
+            if not storage.handle.nbytes() or storage.handle.device.type != "cpu":
+                continue
+            give_memory(storage.handle)
+
+    def take_memory(self) -> None:
+        """Let none be read again, if they could be."""
+        for storage in self.storages if self.has_memory else ():
+            if storage.handle.nbytes() and storage.handle.device.type == "cpu":
+                take_memory(torch.empty(0, dtype=torch.uint8).set_(storage.handle))
+        self.has_memory = False
+
+    def shown_to_numpy(self, tensor: torch.Tensor, array: Any) -> Any:
+        """An array of what a tensor holds. In eager they are one memory: neither may be written from now on."""
+        array.flags.writeable = False
+        self.shown.add(self.alias(tensor).storage)
+        return array
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a ghost, or wraps one."""

@@ -1,0 +1,52 @@
+"""Sequences: tensors that are made of lists in which there are tensors, such as `torch.tensor([loss, 1.0])`.
+
+Torch reads such tensors past the dispatcher, one number after the other. In a program the numbers are put in their
+places by ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from foregrad.substrate import no_dispatch_modes
+
+Tensor = torch.Tensor
+
+
+def has_tensors(value: Any) -> bool:
+    """Whether there are tensors in nested lists and tuples."""
+    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or has_tensors(v) for v in value)
+
+
+def tensor_of(make: Callable[[Any], Tensor], value: Any, known: Callable[[Tensor], Tensor | None]) -> Tensor:
+    """What `make` gives for lists with tensors in them: dtype, shape and errors are those that it has for zeros.
+    Tensors that depend on no input have a value that is known."""
+    values = {path: known(tensor) for path, tensor in _tensors_in(value, ())}
+    made = make(_with_values(value, values, ()))
+    with torch.no_grad():
+        for path, tensor in _tensors_in(value, ()):
+            if values[path] is not None:
+                continue
+            made[path].copy_(tensor.reshape(()))  # torch takes tensors of one element only
+    return made
+
+
+def _with_values(value: Any, values: dict[tuple[int, ...], Tensor | None], path: tuple[int, ...]) -> Any:
+    if isinstance(value, Tensor):
+        with no_dispatch_modes():
+            found = values[path]
+            return torch.zeros(value.shape, dtype=value.dtype, device="cpu") if found is None else found
+    if isinstance(value, (list, tuple)):
+        return [_with_values(item, values, (*path, place)) for place, item in enumerate(value)]
+    return value
+
+
+def _tensors_in(value: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    if isinstance(value, Tensor):
+        yield path, value
+    elif isinstance(value, (list, tuple)):
+        for place, item in enumerate(value):
+            yield from _tensors_in(item, (*path, place))
