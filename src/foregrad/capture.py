@@ -121,22 +121,25 @@ def capture_call(
     the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols.
     """
     with no_garbage_collection(), no_dispatch_modes():
-        return _capture_call(target, args, kwargs, state, call, python, varying)
+        if isinstance(target, torch.nn.Module):
+            refuse_native(target)
+        recording = Recording({}, definition(function_of(target)[1]), Sizes(varying) if varying else None)
+        try:
+            return _capture_call(recording, target, args, kwargs, state, call, python)
+        finally:
+            recording.recorder.give_memory()
 
 
 def _capture_call(
+    recording: Recording,
     target: Any,
     args: Any,
     kwargs: Any,
     state: tuple[Any, ...],
     call: Any,
     python: str | None,
-    varying: Dimensions | None,
 ) -> Captured:
-    if isinstance(target, torch.nn.Module):
-        refuse_native(target)
     function, body = function_of(target)
-    recording = Recording({}, definition(body), Sizes(varying) if varying else None)
     arguments = bind_arguments(target, args, kwargs)
     recording.inputs.names = argument_names(arguments)
     modules = recording.modules

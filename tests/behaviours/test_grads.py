@@ -465,3 +465,10 @@ def test_a_custom_function_that_a_backward_inside_has_freed(wrap):
     first = w.grad.clone()
     loss.backward()
     return first
+
+
+def test_a_tensor_with_a_history_from_outside_is_one_input():
+    """While a function is recorded, torch's own way to attach a history is none of the user's Functions."""
+    w = leaf(2).clone()
+    program = fg.capture(lambda x: x.mul_(2) + w, torch.ones(2))
+    assert len(program.signature.inputs_of("input", "closure", "param")) == 2

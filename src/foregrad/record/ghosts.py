@@ -1,4 +1,4 @@
-"""Ghosts: plain tensors whose memory is never touched, and what each op makes of them.
+"""Ghosts: plain tensors without memory, and what each op makes of them.
 
 A ghost is on the CPU if what it stands for is; for every other device it is a meta tensor.
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.blank import new_ghost
 from foregrad.record.devices import CPU, META, Device
 from foregrad.record.impure import effect_of, generator_in, is_random, with_own_generator
 from foregrad.substrate import (
@@ -26,11 +27,9 @@ from foregrad.substrate import (
     FakeTensorMode,
     OpOverload,
     UnsupportedOperatorException,
-    fake_mode_is_on,
     neg_view,
     quiet_torch,
     symbolic_kernels,
-    tensor_without_memory,
 )
 from foregrad.words.spec import contiguous_stride
 from foregrad.words.turns import generator_as_it_was
@@ -382,22 +381,3 @@ def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
     if isinstance(result, (list, tuple)):
         return type(result)(make(r, given, elsewhere) for r in result)
     return result
-
-
-def new_ghost(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """A tensor without memory: whoever wants to read or write it gets an error, by whatever way he comes."""
-    if device.type == "cpu" and not fake_mode_is_on(None):
-        return tensor_without_memory(tuple(size), tuple(stride), dtype)
-    return torch.empty_strided(size, stride, dtype=dtype, device=device)
-
-
-def ghost_over(storage: torch.UntypedStorage, like: torch.Tensor) -> torch.Tensor:
-    """A ghost with the geometry of a real tensor over a given storage; no autograd view of anything."""
-    ghost = torch.empty(0, dtype=like.dtype, device=like.device if like.is_cpu else storage.device)
-    return ghost.set_(storage, like.storage_offset(), like.size(), like.stride())
-
-
-def ghost_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
-    """Memory for the ghost of a tensor on this device."""
-    carrier = device if device.type == "cpu" else META
-    return new_ghost((num_bytes,), (1,), torch.uint8, carrier).untyped_storage()

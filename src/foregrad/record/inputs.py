@@ -16,8 +16,8 @@ import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.errors import CaptureError
+from foregrad.record.blank import ghost_over, ghost_storage, new_ghost
 from foregrad.record.entered import Entered
-from foregrad.record.ghosts import ghost_over, ghost_storage, new_ghost
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.sizes import fakes
@@ -25,6 +25,7 @@ from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer, make_outer
 from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.substrate_batch import no_transforms
+from foregrad.substrate_engine import apply_of
 from foregrad.words.attached import Attached
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
@@ -237,7 +238,8 @@ class Inputs:
                 slot = ghost = torch.ops.aten.alias.default(ghost).requires_grad_()
             elif real.requires_grad and not is_leaf:
                 slot = new_ghost(ghost.size(), ghost.stride(), real.dtype, ghost.device).requires_grad_()
-                ghost = Attached.apply(slot, [ghost])  # type: ignore[no-untyped-call]
+                self._recorder.unlisted.append(slot)
+                ghost = apply_of(Attached)(slot, [ghost])  # not swapped, as the tensors of other Functions are
             if real._base is not None:
                 ghost = torch.ops.aten.alias.default(ghost)  # a view here too, of a base that nobody sees
             if real.requires_grad and is_leaf:

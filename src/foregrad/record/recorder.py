@@ -9,11 +9,12 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.blank import new_ghost
 from foregrad.record.draws import Draws
 from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
-from foregrad.record.ghosts import RESIZES, Kind, Outcome, kind_of, make, new_ghost, written
+from foregrad.record.ghosts import RESIZES, Kind, Outcome, kind_of, make, written
 from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (

@@ -16,8 +16,8 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
+from foregrad.record.blank import new_ghost
 from foregrad.record.frames import raising_frame, source_of
-from foregrad.record.ghosts import new_ghost
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
@@ -147,10 +147,8 @@ class Recording:
             ):
                 result = function(*ghost_args, **ghost_kwargs)
             self.leaves_grad_mode = torch.is_grad_enabled()
-        except BaseException as error:
-            if self.sizes is None:
-                self.recorder.give_memory()
-            refusal = self._refusal(error) if isinstance(error, Exception) else None
+        except Exception as error:
+            refusal = self._refusal(error)
             if refusal is None:
                 raise
             raise refusal from error
@@ -311,8 +309,6 @@ class Recording:
 
     def _refused(self, error: Exception) -> Exception:
         """What a backward that raises this while it is recorded will raise when it is asked for."""
-        if self.sizes is None:
-            self.recorder.give_memory()
         is_eagers = any(words in str(error) for words in _EAGERS)
         if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
             raise error  # it may be right for plain sizes
@@ -335,8 +331,8 @@ class Recording:
 
     @contextmanager
     def _engine(self) -> Iterator[None]:
-        self.recorder.take_memory()
         with (
+            self.recorder.without_memory(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
             self.recorder.draws.run(self.definition, self.recorder.generators.all),

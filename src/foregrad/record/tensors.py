@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Storage, geometry_of
-from foregrad.substrate import give_memory, take_memory
+from foregrad.substrate import give_memory, no_dispatch_modes, take_memory
 from foregrad.words.size import frozen
 from foregrad.words.wrapped import is_wrapper, parts
 
@@ -35,23 +36,33 @@ class Tensors:
         self._storage_of: dict[int, Storage] = {}
         self._num_aliases = 0
         self.has_memory = False
+        self.unlisted: list[torch.Tensor] = []  # ghosts of which no op knows
         self.shown: set[Storage] = set()  # what NumPy has arrays of
 
     def give_memory(self) -> None:
-        """Let every ghost be read, though nobody knows what is in it: in the frames of an error there are ghosts, and
-        whoever showed their variables would crash."""
+        """Let every ghost be read, though nobody knows what is in it: there are ghosts in the frames of errors, and in
+        what a capture leaves, and whoever shows these would crash."""
+        for storage in self._on_cpu() if not self.has_memory else ():
+            give_memory(storage)
         self.has_memory = True
-        for storage in self.storages:
-            if not storage.handle.nbytes() or storage.handle.device.type != "cpu":
-                continue
-            give_memory(storage.handle)
 
-    def take_memory(self) -> None:
-        """Let none be read again, if they could be."""
-        for storage in self.storages if self.has_memory else ():
-            if storage.handle.nbytes() and storage.handle.device.type == "cpu":
-                take_memory(torch.empty(0, dtype=torch.uint8).set_(storage.handle))
-        self.has_memory = False
+    @contextmanager
+    def without_memory(self) -> Iterator[None]:
+        """Let no ghost be read for a while."""
+        had_memory, self.has_memory = self.has_memory, False
+        with no_dispatch_modes():
+            for storage in self._on_cpu() if had_memory else ():
+                take_memory(torch.empty(0, dtype=torch.uint8).set_(storage))
+        try:
+            yield
+        finally:
+            if had_memory:
+                self.give_memory()
+
+    def _on_cpu(self) -> list[torch.UntypedStorage]:
+        """Storages that may have memory; those of fake tensors are on meta."""
+        handles = [*(one.handle for one in self.storages), *(one.untyped_storage() for one in self.unlisted)]
+        return [handle for handle in handles if handle.device.type == "cpu" and handle.nbytes()]
 
     def shown_to_numpy(self, tensor: torch.Tensor, array: Any) -> Any:
         """An array of what a tensor holds. In eager they are one memory: neither may be written from now on."""
