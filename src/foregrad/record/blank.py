@@ -6,12 +6,14 @@ gets an error of torch's, which a recording turns into a refusal.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from foregrad.record.devices import META
-from foregrad.substrate import fake_mode_is_on, tensor_without_memory
+from foregrad.substrate import FakeTensor, fake_mode_is_on, give_memory, take_memory, tensor_without_memory
 
 
 def new_ghost(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
@@ -31,3 +33,16 @@ def ghost_storage(num_bytes: int, device: torch.device) -> torch.UntypedStorage:
     """Memory for the ghost of a tensor on this device."""
     carrier = device if device.type == "cpu" else META
     return new_ghost((num_bytes,), (1,), torch.uint8, carrier).untyped_storage()
+
+
+@contextmanager
+def memory_of(ghost: torch.Tensor) -> Iterator[None]:
+    """Memory for a ghost that is resized: torch copies what was in it."""
+    if not ghost.is_cpu or isinstance(ghost, FakeTensor):
+        yield
+        return
+    give_memory(ghost.untyped_storage())
+    try:
+        yield
+    finally:
+        take_memory(ghost)

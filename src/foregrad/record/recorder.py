@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.blank import new_ghost
+from foregrad.record.blank import memory_of, new_ghost
 from foregrad.record.draws import Draws
 from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
@@ -34,19 +34,16 @@ from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
     DataDependentOutputException,
     DynamicOutputShapeException,
-    FakeTensor,
     OpOverload,
     TorchDispatchMode,
     UnsupportedOperatorException,
     composite_of,
     fake_mode_is_on,
-    give_memory,
     is_traced_by_fx,
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
     set_version,
-    take_memory,
     tree_leaves,
     version_of,
 )
@@ -244,7 +241,7 @@ class Recorder(Tensors, TorchDispatchMode):
                 "Do it inside torch.no_grad()."
             )
         num_bytes = target.untyped_storage().nbytes()
-        with self._memory_of(target) if func in RESIZES else nullcontext():
+        with memory_of(target) if func in RESIZES else nullcontext():
             result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
         storage = self._storage_of.get(target.untyped_storage()._cdata)
         if storage is not None and target.untyped_storage().nbytes() > num_bytes and storage is before.storage:
@@ -254,18 +251,6 @@ class Recorder(Tensors, TorchDispatchMode):
         after = self.register(target, parent=parent, op=len(self.ops))
         self.append(func, op_args, op_kwargs, after, renames=before)
         return target if isinstance(result, torch.Tensor) else result
-
-    @contextmanager
-    def _memory_of(self, ghost: torch.Tensor) -> Iterator[None]:
-        """Memory for a ghost that is resized: torch copies what was in it."""
-        if not ghost.is_cpu or isinstance(ghost, FakeTensor):
-            yield
-            return
-        give_memory(ghost.untyped_storage())
-        try:
-            yield
-        finally:
-            take_memory(ghost)
 
     def _outcome(self, func: OpOverload, key: Any, args: Any, kwargs: Any) -> Outcome:
         """What an op returns, as far as that can be said without data."""
@@ -325,11 +310,7 @@ class Recorder(Tensors, TorchDispatchMode):
             alias.storage.num_writes += 1
             target = self.objects[alias.object]
             self._bumped += [(index, target, version_of(target))] if self.phase else []
-            if alias.storage in self.shown:
-                raise CaptureError(
-                    f"the function writes to a tensor {alias.spec} after it was given to NumPy, where the array would "
-                    f"change too.\n{self._where()}\nGive NumPy a clone() of it."
-                )
+            self.check_not_shown(alias, self._where)
         rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.sizes import Sizes
@@ -69,6 +70,14 @@ class Tensors:
         array.flags.writeable = False
         self.shown.add(self.alias(tensor).storage)
         return array
+
+    def check_not_shown(self, alias: Alias, where: Callable[[], str]) -> None:
+        """Refuse a write to what NumPy has an array of."""
+        if alias.storage in self.shown:
+            raise CaptureError(
+                f"the function writes to a tensor {alias.spec} after it was given to NumPy, where the array would "
+                f"change too.\n{where()}\nGive NumPy a clone() of it."
+            )
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a ghost, or wraps one."""
