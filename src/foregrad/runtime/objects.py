@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import datetime
 import decimal
 import fractions
@@ -81,6 +82,7 @@ HOLD_NOTHING = (
     type(typing.Any),
     types.TracebackType,
     logging.Filterer,
+    type(vars(collections.namedtuple("_Named", "a"))["a"]),
 )
 
 #: Types that Python makes: the others are written in C.
