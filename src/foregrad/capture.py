@@ -343,6 +343,14 @@ def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:
             if leaf is not None:
                 inputs.append(lifted)
                 slots.append(leaf if lifted.edge is None else lifted.edge)
+        elif lifted.base is not None and is_flagged(lifted.ghost):
+            if is_group_written:
+                raise CaptureError(
+                    f"the function tells an input {lifted.spec} to require a gradient, and writes to memory that it "
+                    f"shares with another.\n{recording.definition}\nPass copies, or do either of it outside."
+                )
+            inputs.append(lifted)
+            slots.append(lifted.ghost)
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
             if lifted.was_rebased:
                 changes = [

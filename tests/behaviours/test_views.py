@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import also_compiled, assert_refused, assert_same, leaf, same_as_eager
+from tests.compare import also_compiled, assert_refused, assert_same, grads_of, leaf, same_as_eager
 
 
 def history(tensor):
@@ -215,3 +215,220 @@ def test_a_write_after_the_call_to_an_input_that_was_written_and_turned(wrap):
         result.sum().backward()
     except RuntimeError as error:
         return "modified by an inplace operation" in str(error)
+
+
+@same_as_eager
+def test_what_is_detached_from_an_input_with_other_data_shares_its_versions(wrap):
+    def fn(x):
+        x.data = torch.zeros(3)
+        return x.detach()
+
+    x = torch.ones(4)
+    x.add_(1)
+    result = wrap(fn)(x)
+    result.add_(1)
+    return result, x
+
+
+def _write(written):
+    written.mul_(2.0)
+
+
+def _set_part(written):
+    written[:1] = 0.5
+
+
+@pytest.mark.parametrize(
+    "other", [lambda a: a.detach(), lambda a: a.data, lambda a: a[2:], lambda a: a.detach()[1:], lambda a: a[:0].t()]
+)
+@pytest.mark.parametrize("make", [lambda: leaf(2, 2), lambda: leaf(2, 2) * 1, lambda: leaf(2, 4)[:, ::2].cos()])
+@pytest.mark.parametrize("write", [_write, _set_part])
+@pytest.mark.parametrize("is_written_first", [False, True])
+@same_as_eager
+def test_a_backward_after_a_write_through_another_argument(wrap, other, make, write, is_written_first):
+    """Autograd refuses it if the two share a version counter, whether or not they have elements in common."""
+
+    def fn(written, a):
+        if is_written_first:
+            write(written)
+        result = a.cos() * a
+        if not is_written_first:
+            write(written)
+        return result
+
+    a = make()
+    written = other(a)
+    try:
+        result = wrap(fn)(written, a)
+        result.sum().backward()
+    except RuntimeError as error:
+        return type(error), "inplace" in str(error) or "in-place" in str(error), a.detach(), a._version
+    return result, a, written
+
+
+@same_as_eager
+def test_a_call_notices_which_arguments_share_a_version_counter(wrap):
+    def fn(a, written):
+        result = a.cos()
+        written.mul_(2.0)
+        return result
+
+    f, told = wrap(fn), []
+    for other in (lambda t: t.detach(), lambda t: t.data, lambda t: t.detach()):
+        a = leaf(3)
+        result = f(a, other(a))
+        try:
+            result.sum().backward()
+            told.append((a._version, a.grad))
+        except RuntimeError:
+            told.append((a._version, "refused"))
+    return told
+
+
+# -- leaves made of inputs that share memory ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("other", [lambda a: a.data, lambda a: a.detach()])
+@same_as_eager
+def test_an_input_in_shared_memory_is_told_to_require_a_gradient(wrap, other):
+    a = torch.randn(3, 2).t()
+    b = other(a)
+
+    def fn(b, a):
+        a.requires_grad_()
+        return a.sin() * b
+
+    wrap(fn)(b, a).sum().backward()
+    return a, grads_of(a), b
+
+
+def test_an_input_in_memory_that_is_written_is_told_to_require_a_gradient():
+    def fn(b, a):  # here
+        a.requires_grad_()
+        with torch.no_grad():
+            b.mul_(2)
+        return a.sin() * b
+
+    a = torch.randn(3, 2).t()
+    assert_refused(fn, (a.data, a), at="# here")
+
+
+# -- ops whose results nobody uses --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda x: torch.zeros(0, 3)[torch.tensor([0, 0])],
+        lambda x: torch.zeros(0, 3).index_select(0, torch.tensor([0])),
+        lambda x: x.double().index_put_((torch.tensor([0]),), torch.tensor(0.5), accumulate=True),
+    ],
+)
+@same_as_eager
+def test_an_op_that_its_kernel_refuses_is_refused_though_nobody_uses_its_result(wrap, use):
+    def fn(x):
+        use(x)
+        return x * 2
+
+    try:
+        return wrap(fn)(torch.ones(3))
+    except (IndexError, RuntimeError) as error:
+        return type(error)
+
+
+@same_as_eager
+def test_a_new_result_lies_in_memory_of_its_own_beside_a_write_to_a_part(wrap):
+    def fn(part):
+        part.copy_(part)
+        return part.sin()
+
+    result = wrap(fn)(torch.ones(6, dtype=torch.float64)[-1:])
+    return result, result.storage_offset(), result.untyped_storage().nbytes()
+
+
+# -- orders -------------------------------------------------------------------------------------------------
+
+
+@same_as_eager
+def test_a_backward_from_some_results_checks_what_only_its_own_nodes_have_saved(wrap):
+    """`complex` saves what its formula does not use."""
+
+    def fn(a):
+        return torch.complex(a, a), a.sigmoid() * a
+
+    a = leaf(3).sin()
+    first, second = wrap(fn)(a)
+    a.mul_(2)
+    told = []
+    for result in (first.real, second):
+        try:
+            result.sum().backward(retain_graph=True)
+            told.append("went through")
+        except RuntimeError as error:
+            told.append("modified by an inplace operation" in str(error))
+    return told
+
+
+@same_as_eager
+def test_a_write_with_a_gradient_to_what_is_detached_from_another_argument(wrap):
+    def fn(b, c):
+        c.lerp_(b, 0.3)
+        return (c.abs() + 1).cos()
+
+    w = leaf(3)
+    b = w.sin()
+    c = b.detach()
+    result = wrap(fn)(b, c)
+    (first,) = torch.autograd.grad(result.sum(), w, create_graph=True)
+    return first.detach(), b._version, c._version, b.detach()
+
+
+@same_as_eager
+def test_a_part_of_an_input_with_other_data_is_older_than_a_write_to_it(wrap):
+    def fn(a):
+        a.data = a.data * 2
+        part = a.unbind(0)[0]
+        with torch.no_grad():
+            part.unsqueeze(0).zero_()
+        return part
+
+    result = wrap(fn)(leaf(1, 3))
+    return result.detach(), result._version, history(result)
+
+
+@same_as_eager
+def test_a_view_made_without_gradients_of_what_changes_its_geometry(wrap):
+    def fn(b):
+        v = torch.stack([b, b])
+        with torch.no_grad():
+            view = v.unfold(2, 2, 1)
+        v.transpose_(0, -1)
+        return view
+
+    result = wrap(fn)(leaf(3, 2))
+    return result.detach(), history(result)
+
+
+@pytest.mark.parametrize("make", [lambda: torch.randn(2, 2, 3)[0], lambda: torch.randn(2, 3)])
+@pytest.mark.parametrize("part", [lambda a: a.unbind(1)[2], lambda a: a[:1]])
+@same_as_eager
+def test_a_part_of_an_input_that_requires_a_gradient_only_later(wrap, make, part):
+    def fn(a):
+        one = part(a)
+        one.mul_(2.0)
+        a.requires_grad_()
+        return one[:1], (a * a).sum()
+
+    a = make()
+    view, total = wrap(fn)(a)
+    total.backward()
+    return view.detach(), history(view), grads_of(a), history(a)
+
+
+def test_an_input_of_another_shape_than_before_that_is_told_to_require_a_gradient_is_refused():
+    def fn(a):
+        a.data = torch.zeros(3)  # here
+        a.requires_grad_()
+        return a * a
+
+    assert_refused(fn, (torch.randn(2, 3)[1:],), at="# here")

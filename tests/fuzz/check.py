@@ -215,7 +215,7 @@ class Run:
         elif self.scenario.backward == "arguments":
             self.attempt("gradients of arguments", lambda: self.argument_gradients(call, roots, tangents))
         elif not self.engine_backward(call, roots, tangents):
-            for name in roots:
+            for name in () if self.program.goes_back_once else roots:
                 self.engine_backward(call, {name: roots[name]}, tangents)
         else:
             for _ in range(1, self.scenario.repeats):

@@ -75,6 +75,11 @@ class FuzzProgram:
         exec(compile(self.source(), f"<fuzz {self.seed}>", "exec"), scope)
         return scope
 
+    @property
+    def goes_back_once(self) -> bool:
+        """Whether eager refuses a second backward, as a selective checkpoint does, also after one that was refused."""
+        return any("selective" in statement.text for statement in self.body)
+
     def but(self, **changes: Any) -> FuzzProgram:
         return replace(self, **changes)
 

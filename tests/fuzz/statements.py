@@ -244,7 +244,8 @@ def flag(s: Scope) -> str:
 
 
 def inner_gradient(s: Scope) -> str:
-    source = s.tensor(lambda t: t.requires_grad)
+    """Of a tensor with elements: the version of a gradient without any is private to the engine."""
+    source = s.tensor(lambda t: t.requires_grad and t.numel() > 0)
     result = s.tensor(lambda t: t.requires_grad)
     options = s.pick("create_graph=True", "create_graph=True", "retain_graph=True")
     return f"{s.new()} = torch.autograd.grad({result}.sum(), {source}, {options})[0]"

@@ -20,6 +20,15 @@ from foregrad.substrate import OpOverload, lazy_graph_module
 
 aten = torch.ops.aten
 
+#: Ops whose results lie where their first argument lies in a copy of all its memory, of which it may be a part.
+_KEEPS_THE_REST = {
+    aten.copy.default,
+    aten.as_strided_scatter.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+}
+
 
 def in_place(module: fx.GraphModule) -> fx.GraphModule:
     """The same graph, with ops in place where what they replace is dead; for graphs that write to their inputs."""
@@ -131,7 +140,8 @@ class _InPlace:
         root = before
         while _looks(root):
             root = root.all_input_nodes[0]
-        is_whole = root.op == "call_function" and _num_bytes(root) == _num_bytes(before)
+        is_whole = root.op == "call_function" and root.target not in _KEEPS_THE_REST
+        is_whole = is_whole and _num_bytes(root) == _num_bytes(before)
         is_last = self.last.get(root) == self.order[maker_of(value)]
         return is_last and is_whole and root not in self.targets and _same(value, before)
 

@@ -32,7 +32,8 @@ class Counters:
     def _shares_with(self, number: int) -> int | None:
         lifted = self._inputs.get(number)
         if lifted is not None:
-            return None if lifted.base is None else lifted.base.alias.object
+            source = lifted.base or lifted.counter
+            return None if source is None else source.alias.object
         alias = self.first_alias(number)
         if alias.parent is None or alias.parent.object == number or alias.op in self.recording.intercept.unshared:
             return None

@@ -73,6 +73,7 @@ class Reshape:
     geometry: Geometry
     how: str  # "view": an autograd view; "part": one of several that an op made; "data": a counter of its own
     stamp: tuple[int, int] | None = None  # as of `Replay`
+    grad_enabled: bool = True  # for those that autograd knows
 
 
 @dataclass(frozen=True, slots=True)

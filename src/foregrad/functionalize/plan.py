@@ -15,20 +15,19 @@ from foregrad.functionalize.effects import (
     Bump,
     Copy,
     Effects,
-    Hook,
     Ref,
     Replay,
-    RequireGrad,
     Reshape,
     Step,
     Wrap,
 )
+from foregrad.functionalize.flags import plan_flags
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view
 from foregrad.record.trace import Alias, Op, Storage
-from foregrad.words.history import is_flagged, is_leaf
+from foregrad.words.history import is_flagged
 
 aten = torch.ops.aten
 
@@ -85,12 +84,14 @@ class _Planner:
             if base.kind != "fresh":
                 self._write(base)
         self._count_changes(ops)
-        prologue = self._flags()
+        flags = plan_flags(recording, self.renames, self.seen | self.returned.keys(), self._made_at, self.steps)
+        self.steps += flags.steps
+        self._count_late_writes()
         early = self._take_early()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
         bumps = self._bumps(ordered)
         return Effects(
-            prologue=(*prologue, *early),
+            prologue=(*flags.before, *early),
             steps=ordered,
             inputs=self.inputs,
             returned=self.returned,
@@ -104,21 +105,21 @@ class _Planner:
     def _returned(self) -> dict[int, Base]:
         """One tensor for each new storage; its other bases look at the memory of the first."""
         first: dict[Storage, Base] = {}
-        returned: dict[int, Base] = {}
-        for base in self.results.bases:
-            if base.kind == "fresh":
-                first.setdefault(base.alias.storage, base)
-                if base.alias is base.alias.storage.root:
-                    first[base.alias.storage] = base
-        for base in self.results.bases:
-            if base.kind != "fresh":
-                continue
-            returned[base.alias.object] = base
+        fresh = [base for base in self.results.bases if base.kind == "fresh" and not self._is_look(base)]
+        for base in fresh:
+            first.setdefault(base.alias.storage, base)
+            if base.alias is base.alias.storage.root:
+                first[base.alias.storage] = base
+        returned = {base.alias.object: base for base in fresh}
         self.first = first
         # By version counter: the first of those that share one, which the program may return in place of its owner.
         self.holders = {self.counters.of(number): number for number in reversed(returned)}
         self.holders |= {self.counters.of(b.alias.object): b.alias.object for b in first.values()}
         return returned
+
+    def _is_look(self, base: Base) -> bool:
+        """Whether a tensor in new memory is the `detach()` of an input that has taken over this memory."""
+        return not base.needs_tangent and self.counters.of(base.alias.object) in self.inputs
 
     def _need(self, number: int) -> None:
         """Plan the ops that bring an object into being, and those that change its geometry."""
@@ -126,8 +127,8 @@ class _Planner:
             return
         self.seen.add(number)
         if number not in self.inputs:
-            base = self.bases.get(number)
-            if base is not None and base.kind == "fresh":
+            base = self.returned.get(number)
+            if base is not None:
                 if is_function_view(base.ghost):
                     self.steps.append((-1.0, Wrap(number)))
                 return
@@ -173,7 +174,8 @@ class _Planner:
                 )
             how = "part" if isinstance(op.outputs, list) else "view"
             stamp = self._stamp(op, number)
-            self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, how, stamp)))
+            step = Reshape(number, parent.object, alias.geometry, how, stamp, op.grad_enabled)
+            self.steps.append((op.index, step))
         elif op.index in self.recording.intercept.unshared:
             self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, "data")))
         elif base is not None:
@@ -270,8 +272,15 @@ class _Planner:
         if base.needs_tangent:
             return "grad"
         assert base.lifted is not None
+        if base.lifted.counter is not None or any(self._counts_for(other, base) for other in self.results.bases):
+            return "data"  # the other counts
         bumps = base.version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
         return "no_grad" if bumps > 0 else "data"
+
+    def _counts_for(self, other: Base, base: Base) -> bool:
+        """Whether a write to another input, which autograd sees, moves the version counter of this one."""
+        is_seen = other.needs_tangent and other.kind == "input" and other is not base
+        return is_seen and self.counters.of(other.alias.object) == self.counters.of(base.alias.object)
 
     def _count_changes(self, ops: Sequence[Op]) -> None:
         """A change of the geometry of a view that nobody sees is counted by the input that it looks at."""
@@ -282,31 +291,22 @@ class _Planner:
             if counter in self.inputs:
                 self.steps.append((op.index, Bump(counter, (counter,))))
 
+    def _count_late_writes(self) -> None:
+        """A view of an input is older than a write, to memory that the input has taken over, that comes after it."""
+        bumps = [(place, self.counters.of(step.target)) for place, step in self.steps if _is_bump(step)]
+        for place, step in list(self.steps):
+            counter = self.counters.of(step.target) if isinstance(step, Replay) and not step.is_in_place else None
+            if counter not in self.inputs or any(at > place and of == counter for at, of in bumps):
+                continue
+            written = [
+                i for writes in self.writes.values() for i, target in writes if self.counters.of(target) == counter
+            ]
+            if written and max(written) > place:
+                self.steps.append((max(written), Bump(counter, (counter,))))
+                bumps.append((max(written), counter))
+
     def _is_silent(self, op: Op) -> bool:
         return op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
-
-    def _flags(self) -> tuple[Step, ...]:
-        """Changes of requires_grad: those that the program itself relies on come before it."""
-        before: list[Step] = []
-        asked = {number: place for number, place, _ in self.recording.intercept.flags}
-        for number, lifted in self.inputs.items():
-            is_detached = any(op.func is aten.detach_.default for op in self.renames.get(number, ()))
-            if is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached:
-                step = RequireGrad(number, lifted.ghost.requires_grad)
-                if step.flag:
-                    before.append(step)
-                else:
-                    self.steps.append((asked.get(number, -1.0) + 0.2, step))
-        made = self.seen | self.returned.keys()
-        leaves = {n for n in made - self.inputs.keys() if is_leaf(self.recording.recorder.objects[n])}
-        for number, place, flag in self.recording.intercept.flags:
-            if number in leaves:
-                self.steps.append((place + 0.2, RequireGrad(number, flag)))
-        for number in sorted(leaves - asked.keys()):
-            if is_flagged(self.recording.recorder.objects[number]):
-                self.steps.append((self._made_at(number) + 0.2, RequireGrad(number, True)))
-        before += [Hook(lifted.alias.object, hook) for lifted, hook in self.recording.intercept.hooks]
-        return tuple(before)
 
     def _take_early(self) -> list[Step]:
         """The `.data` of an input can be made before the program runs, which may have to save it."""
@@ -322,8 +322,7 @@ class _Planner:
     def _bumps(self, steps: tuple[Step, ...]) -> dict[int, int]:
         bumps: dict[int, int] = {}
         for step in steps:
-            is_write = isinstance(step, Bump) or (isinstance(step, Copy) and step.how != "data")
-            if is_write or (isinstance(step, Replay) and step.is_in_place and not step.is_silent):
+            if _is_bump(step):
                 counter = self.counters.of(step.target)
                 bumps[counter] = bumps.get(counter, 0) + 1
         return bumps
@@ -331,7 +330,7 @@ class _Planner:
     def _shifts(self, bumps: dict[int, int]) -> dict[int, int]:
         shifts: dict[int, int] = {}
         for number, lifted in self.inputs.items():
-            if number in self.bases:
+            if number in self.bases and self.counters.of(number) == number:
                 shifts[number] = self.bases[number].version - lifted.version - bumps.get(number, 0)
         for number, base in self.returned.items():
             if base is self.first[base.alias.storage]:
@@ -352,6 +351,13 @@ class _Planner:
             if number not in self.inputs and not is_set and base.version:
                 late[number] = base.version
         return late
+
+
+def _is_bump(step: Step) -> bool:
+    """Whether a step moves the version counter of what it is done to."""
+    if isinstance(step, Replay):
+        return step.is_in_place and not step.is_silent
+    return isinstance(step, Bump) or (isinstance(step, Copy) and step.how != "data")
 
 
 def _shows_less(op: Op) -> bool:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from foregrad.functionalize.stand_ins import look_of, stand_ins
-from foregrad.record.ghosts import GhostTable, Made, kind_of, written_places
+from foregrad.record.ghosts import GhostTable, kind_of, written_places
+from foregrad.record.outcomes import Made
 from foregrad.record.trace import Alias, Op
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec

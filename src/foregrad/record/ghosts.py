@@ -9,7 +9,6 @@ itself where it has tensors on the meta device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
@@ -19,7 +18,22 @@ import torch
 
 from foregrad.record.blank import new_ghost
 from foregrad.record.devices import CPU, META, Device
-from foregrad.record.impure import effect_of, generator_in, is_random, with_own_generator
+from foregrad.record.impure import effect_of, is_random
+from foregrad.record.outcomes import (
+    Given,
+    Made,
+    Outcome,
+    ask,
+    ask_itself,
+    ask_meta,
+    depends_on_data,
+    has_integers,
+    has_no_elements,
+    is_here,
+    is_refused_late,
+    like,
+    with_own_strides,
+)
 from foregrad.substrate import (
     FUSED_OPTIMIZERS,
     DataDependentOutputException,
@@ -27,44 +41,11 @@ from foregrad.substrate import (
     FakeTensorMode,
     OpOverload,
     UnsupportedOperatorException,
-    neg_view,
     quiet_torch,
     symbolic_kernels,
 )
-from foregrad.words.spec import contiguous_stride
-from foregrad.words.turns import generator_as_it_was
 
 aten = torch.ops.aten
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A new tensor among the results of an op."""
-
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device | None  # None: the CPU
-
-    @staticmethod
-    def like(tensor: torch.Tensor) -> Made:
-        device = None if tensor.is_cpu else tensor.device
-        return Made(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, device)
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    """An argument among the results of an op, by its place among the tensors of the call."""
-
-    place: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What an op returns (`Made`, `Given`, None, numbers, nested lists), and which arguments it resizes."""
-
-    result: Any
-    resized: tuple[tuple[int, Made], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +84,6 @@ _SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() fo
 
 #: Ops of the CPU whose results are laid out otherwise than those of fake tensors (torch 2.13).
 _LAID_OUT_OTHERWISE = {aten.rrelu_with_noise.default}
-
-#: Up to how many elements of arguments an op is tried out for the sake of strides alone.
-_FEW_ELEMENTS = 1 << 14
 
 #: What torch says when even a fake tensor needs a device for which this build of torch has nothing at all.
 _ABSENT = "PyTorch is not linked with support for"
@@ -177,26 +155,26 @@ class GhostTable:
     def _learn(self, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
         if effect_of(func) is not None and not func._schema.returns:
             return Outcome(None, ())
-        is_elsewhere = _is_elsewhere((args, kwargs))
+        is_elsewhere = not is_here((args, kwargs))
         if is_elsewhere and device == META:
-            return _ask_meta(func, args, kwargs)
+            return ask_meta(func, args, kwargs)
         is_unsupported = False
         if func in _LAID_OUT_OTHERWISE and not is_elsewhere:
-            return _ask_itself(func, args, kwargs)
+            return ask_itself(func, args, kwargs)
         with quiet_torch():
             try:
                 with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
-                    found = _ask(func, args, kwargs, lambda ghost: _like(ghost, device), device)
+                    found = ask(func, args, kwargs, lambda ghost: like(ghost, device), device)
                 is_tried = not (is_elsewhere or self._has_symbols or effect_of(func) is not None)
-                if not (is_tried and _has_no_elements(found.result)):
-                    return _with_own_strides(found, func, args, kwargs) if is_tried else found
+                if not (is_tried and (has_no_elements(found.result) or is_refused_late(func, args, kwargs))):
+                    return with_own_strides(found, func, args, kwargs) if is_tried else found
             except (DataDependentOutputException, DynamicOutputShapeException):
                 raise
             except Exception as error:
                 if is_elsewhere and _ABSENT in str(error):
                     return self._learn(func, args, kwargs, META)
                 is_unsupported = isinstance(error, (UnsupportedOperatorException, NotImplementedError))
-                if is_elsewhere or _depends_on_data(func) or (is_unsupported and _has_integers(args, kwargs)):
+                if is_elsewhere or depends_on_data(func) or (is_unsupported and has_integers(args, kwargs)):
                     raise
                 if self._has_symbols:
                     raise NotImplementedError(f"{func} with sizes that vary: {error}") from error
@@ -206,167 +184,11 @@ class GhostTable:
                 )
         # The op itself knows best: whether it fails, with which words, and what it returns.
         try:
-            return _ask_itself(func, args, kwargs)
+            return ask_itself(func, args, kwargs)
         except Exception as error:
             if is_unsupported:  # perhaps only because of the zeros
                 raise NotImplementedError(str(error)) from error
             raise
-
-
-def _has_no_elements(result: Any) -> bool:
-    """Whether all that an op makes has no elements: the strides are then often others than those of fake tensors. One
-    such tensor among others may be a workspace, which depends on modes."""
-    if isinstance(result, (list, tuple)):
-        return bool(result) and all(map(_has_no_elements, result))
-    return type(result) is Made and 0 in result.size
-
-
-def _with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
-    """What an op returns, with the strides that its kernel gives to dimensions of size 1: where those of arguments are
-    unusual, fake tensors may say another one. No element lies elsewhere for it, so large tensors are not tried. Those
-    of `out=` arguments that are resized fake tensors say wrong altogether (torch 2.13)."""
-    given = _tensors((args, kwargs))
-    is_unusual = func.namespace == "aten" and any(map(_has_unusual_strides, given))
-    is_small = sum(t.numel() for t in given) <= _FEW_ELEMENTS and not _has_integers(args, kwargs)
-    if not found.resized and not (is_unusual and is_small):
-        return found
-    try:
-        own = _ask_itself(func, args, kwargs)
-    except (RuntimeError, ValueError):  # zeros will not do
-        return found
-    is_alike = _shapes(own.result) == _shapes(found.result)
-    return own if is_alike and [p for p, _ in own.resized] == [p for p, _ in found.resized] else found
-
-
-def _has_unusual_strides(tensor: torch.Tensor) -> bool:
-    """Whether some dimension of size 1 has another stride than in a contiguous tensor."""
-    usual = contiguous_stride(tuple(tensor.size()))
-    return any(
-        n == 1 and stride != usual[dim]
-        for dim, (n, stride) in enumerate(zip(tensor.size(), tensor.stride(), strict=True))
-    )
-
-
-def _shapes(result: Any) -> Any:
-    if isinstance(result, (list, tuple)):
-        return [_shapes(r) for r in result]
-    return (result.size, result.dtype) if type(result) is Made else result
-
-
-def _ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
-    """What an op returns for zeros on the CPU. One of torch's that draws gets a generator, so that no other moves."""
-    args, kwargs = with_own_generator(func, args, kwargs)
-    moves = func.namespace != "aten" or (is_random(func) and generator_in(args, kwargs) is None)
-    with generator_as_it_was() if moves else nullcontext(), torch.no_grad():
-        return _ask(func, args, kwargs, _zeros_like, None)
-
-
-def _ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
-    """What an op returns for tensors that are on meta."""
-    try:
-        with torch.no_grad():
-            return _ask(func, args, kwargs, _like, META)
-    except NotImplementedError as error:
-        if _depends_on_data(func):
-            raise DynamicOutputShapeException(func) from error
-        raise
-
-
-def _is_elsewhere(value: Any) -> bool:
-    """Whether a call has to do with a device other than the CPU."""
-    if isinstance(value, (torch.Tensor, torch.device)):
-        return (value if isinstance(value, torch.device) else value.device).type != "cpu"
-    if isinstance(value, (list, tuple)):
-        return any(map(_is_elsewhere, value))
-    return isinstance(value, dict) and any(map(_is_elsewhere, value.values()))
-
-
-def _has_integers(args: Any, kwargs: Any) -> bool:
-    """Whether an op takes indices or lengths, on whose values the shape of its result may depend."""
-    return any(not (t.is_floating_point() or t.is_complex()) for t in _tensors((args, kwargs)))
-
-
-def outcome_with(func: OpOverload, args: list[Any], kwargs: dict[str, Any], known: set[int]) -> Outcome:
-    """What an op returns when the tensors with these ids are known; the others are ghosts, and zeros do for them."""
-    return _ask(func, args, kwargs, lambda t: t if id(t) in known else _zeros_like(t), None)
-
-
-def _depends_on_data(func: OpOverload) -> bool:
-    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
-
-
-def _ask(
-    func: OpOverload,
-    args: Any,
-    kwargs: Any,
-    stand_in: Callable[[torch.Tensor], torch.Tensor],
-    device: torch.device | None,
-) -> Outcome:
-    """Run an op on stand-ins for its tensors, and describe what it returns and what it resizes.
-
-    An argument that names the meta device stands for `device`, if there is one.
-    """
-    given: list[torch.Tensor] = []
-
-    def replaced(value: Any) -> Any:
-        if isinstance(value, torch.Tensor):
-            given.append(stand_in(value))
-            return given[-1]
-        if isinstance(value, (list, tuple)):
-            return type(value)(replaced(v) for v in value)
-        if isinstance(value, torch.Generator):
-            return torch.Generator(value.device)  # the user's stays where it is
-        is_carrier = device is not None and isinstance(value, torch.device) and value.type == "meta"
-        return device if is_carrier else value
-
-    result = func(*[replaced(a) for a in args], **{k: replaced(v) for k, v in kwargs.items()})
-    resized = tuple(
-        (place, Made.like(after))
-        for place, (was, after) in enumerate(zip(_tensors((args, kwargs)), given, strict=True))
-        if was.size() != after.size() or was.stride() != after.stride()
-    )
-    return Outcome(_describe(result, {id(t): place for place, t in enumerate(given)}), resized)
-
-
-def _zeros_like(ghost: torch.Tensor) -> torch.Tensor:
-    extent = 1 + sum((size - 1) * stride for size, stride in zip(ghost.size(), ghost.stride(), strict=True))
-    return _with_bits(
-        torch.zeros(max(extent, 1), dtype=ghost.dtype, device="cpu").as_strided(ghost.size(), ghost.stride()), ghost
-    )
-
-
-def _like(ghost: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
-    """Another tensor that looks the same, on this device if the ghost is on meta."""
-    on = device if device is not None and ghost.is_meta else ghost.device
-    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=on), ghost)
-
-
-def _with_bits(made: torch.Tensor, ghost: torch.Tensor) -> torch.Tensor:
-    if ghost.is_conj():
-        made = made.conj()
-    return neg_view(made) if ghost.is_neg() else made
-
-
-def _tensors(value: Any) -> list[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [t for v in value for t in _tensors(v)]
-    if isinstance(value, dict):
-        return [t for v in value.values() for t in _tensors(v)]
-    return []
-
-
-def _describe(result: Any, places: dict[int, int]) -> Any:
-    if isinstance(result, torch.Tensor):
-        if id(result) in places:
-            return Given(places[id(result)])
-        if result.layout is not torch.strided:
-            raise NotImplementedError(f"a result of layout {result.layout}")
-        return Made.like(result)
-    if isinstance(result, (list, tuple)):
-        return type(result)(_describe(r, places) for r in result)
-    return result
 
 
 def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:

@@ -27,6 +27,7 @@ from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.substrate_batch import no_transforms
 from foregrad.substrate_engine import apply_of
 from foregrad.words.attached import Attached
+from foregrad.words.history import shares_version
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
@@ -51,6 +52,7 @@ class Lifted(Entered):
     offset: int
     num_bytes: int  # of its whole memory
     is_hidden: bool = False  # the base of arguments that is no argument itself
+    counter: Lifted | None = None  # another input, no view of this one nor its base, with which it shares its versions
     role: str = "input"
     name: str = ""
     _reference: weakref.ref[torch.Tensor] | None = None
@@ -210,7 +212,7 @@ class Inputs:
         storage = ghost_storage(max(_end(t) for t in (*group, *bases)), group[0].device)
         members = {id(t) for t in group}
         for base in bases:
-            lifted = self._add(base, ghost_over(storage, base), is_argument=is_argument and id(base) in members)
+            lifted = self._add_over(storage, base, is_argument=is_argument and id(base) in members)
             lifted.is_hidden = id(base) not in members
         for real in group:
             if id(real) not in self._by_id:
@@ -227,7 +229,22 @@ class Inputs:
                 f"the function uses a tensor {Spec.of(real)} that shares memory with one of its inputs "
                 f"({other.spec}) and reaches outside it.\n{where(self._recorder.module)}\nPass both as arguments."
             )
-        return self._add(real, ghost_over(storage, real), is_argument=False)
+        return self._add_over(storage, real, is_argument=False)
+
+    def _add_over(self, storage: torch.UntypedStorage, real: torch.Tensor, *, is_argument: bool) -> Lifted:
+        """Lift a tensor over memory that is there already, with the version counter of another that shares its own."""
+        counter = next((other for other in self._sharing(real) if _shares_counter(other.real, real)), None)
+        if counter is None:
+            return self._add(real, ghost_over(storage, real), is_argument=is_argument)
+        look = counter.ghost.detach().as_strided(real.size(), real.stride(), real.storage_offset())
+        lifted = self._add(real, look.detach(), is_argument=is_argument)
+        lifted.counter = counter
+        return lifted
+
+    def _sharing(self, real: torch.Tensor) -> list[Lifted]:
+        """Inputs in the memory of a tensor that are no views of others."""
+        known = self._by_storage.get(real.untyped_storage()._cdata, ())
+        return [other for other in known if other.base is None and other.real is not real]
 
     def _add(self, real: torch.Tensor, ghost: torch.Tensor, *, is_argument: bool) -> Lifted:
         slot = None
@@ -308,6 +325,10 @@ class Inputs:
 
 def _nothing() -> None:
     return None
+
+
+def _shares_counter(one: torch.Tensor | None, other: torch.Tensor) -> bool:
+    return one is not None and one.dtype == other.dtype and shares_version(one, other)
 
 
 def _history(ghost: torch.Tensor, base: Lifted | None) -> Any:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from foregrad.record.devices import Device
-from foregrad.record.ghosts import Made, Outcome, outcome_with
 from foregrad.record.impure import effect_of, is_random
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
+from foregrad.record.outcomes import Made, Outcome, outcome_with
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.substrate import OpOverload, no_dispatch_modes
 from foregrad.words.size import Size

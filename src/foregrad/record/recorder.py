@@ -14,7 +14,7 @@ from foregrad.record.draws import Draws
 from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
-from foregrad.record.ghosts import RESIZES, Kind, Outcome, kind_of, make, written
+from foregrad.record.ghosts import RESIZES, Kind, kind_of, make, written
 from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
@@ -26,6 +26,7 @@ from foregrad.record.known import (
 )
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
+from foregrad.record.outcomes import Outcome
 from foregrad.record.sizes import Sizes
 from foregrad.record.tensors import Tensors
 from foregrad.record.trace import Alias, Op, Storage, aliases_in

@@ -168,7 +168,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         if step.version:
             source.line(f"{source.name('set_version', set_version)}({target}, {step.version})")
     elif isinstance(step, Reshape):
-        grad_enabled = set_mode(source, grad_enabled, grad_enabled or step.how != "data")
+        grad_enabled = set_mode(source, grad_enabled, grad_enabled if step.how == "data" else step.grad_enabled)
         _emit_stamp(source, step.stamp)
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
     elif isinstance(step, Hook):

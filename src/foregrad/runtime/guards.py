@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, is_dataclass, replace
+from itertools import combinations
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -31,6 +32,7 @@ from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
+from foregrad.words.history import shares_version
 from foregrad.words.size import Size
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
@@ -328,9 +330,21 @@ class GuardWriter:
                 self.miss_if(f"not {self.source.name('gets_no_gradient', gets_no_gradient)}({name})")
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
+        if self.assumed.checks_overlap:
+            self._counters([(lifted, name) for lifted, name in tensors if lifted.base is None])
         if self.assumed.checks_overlap and len(reals) > 1:
             overlap = Overlap.of(reals) if self.assumed.sizes is None else SamePattern.of(reals)
             self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
+
+    def _counters(self, tensors: list[tuple[Lifted, str]]) -> None:
+        """Which tensors of one dtype in one memory, none of them a view of another, share a version counter."""
+        by_storage: dict[Any, list[tuple[Lifted, str]]] = {}
+        for lifted, name in tensors:
+            by_storage.setdefault((lifted.alias.storage, lifted.spec.dtype), []).append((lifted, name))
+        for (one, name), (other, other_name) in (p for group in by_storage.values() for p in combinations(group, 2)):
+            is_shared = (one.counter or one) is (other.counter or other)
+            shares = f"{self.source.name('shares_version', shares_version)}({name}, {other_name})"
+            self.miss_if(f"not {shares}" if is_shared else shares)
 
     def _sizes(self) -> None:
         """Bind sizes that vary to their names, and check what was assumed about them."""

@@ -122,10 +122,13 @@ class CompiledStage:
         return {counter: checks.holders[counter] for counter in wanted if counter in checks.holders}
 
     def checks_of(self, program: Program) -> tuple[int, ...]:
-        """Which of these a backward of this stage makes: their places among what the stage saved."""
-        checks, first = program.calling.checks, len(self.halves.saved)
+        """What a backward unpacks just to see whether it was written: places among what the stage saved."""
+        checks = program.calling.checks
         read = {c for saved in program.halves.saved for c in checks.readers.get(saved.name, ())}
-        return tuple(first + i for i, counter in enumerate(self.checks) if counter in checks.saved | read)
+        held = {self.counter_of(s): i for i, s in enumerate(self.halves.saved) if not self.is_read_past(s)}
+        held |= {counter: len(self.halves.saved) + i for i, counter in enumerate(self.checks)}
+        needed = {self._saved_keys.index(s.key) for s in program.halves.saved if s.key in self._saved_keys}
+        return tuple(sorted({held[c] for c in checks.saved | read if c in held} - needed))
 
     def is_read_past(self, saved: Saved) -> bool:
         """Whether a saved value lies in a tensor of the caller's whose version eager would not look at."""

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from foregrad.substrate import set_version
+
 
 def history_of(ghost: torch.Tensor) -> Any:
     """The grad_fn; None where autograd refuses to tell, as for a view of several whose base was written."""
@@ -27,3 +29,14 @@ def is_leaf(ghost: torch.Tensor) -> bool:
 def is_flagged(ghost: torch.Tensor) -> bool:
     """Whether a tensor was told to require a gradient, rather than made from one that does."""
     return ghost.requires_grad and is_leaf(ghost) and not (ghost._base is not None and ghost._base.requires_grad)
+
+
+def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have one version counter: a tensor and its `detach()` do, a tensor and its `.data` do not."""
+    if one.is_inference() or other.is_inference() or one._version != other._version:
+        return False
+    before = one._version
+    set_version(one, before + 1)
+    is_shared = other._version != before
+    set_version(one, before)
+    return is_shared

@@ -11,7 +11,8 @@ from foregrad.words.spec import Spec
 
 
 def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
-    """Tensors that share bytes, directly or through others; in the order of their first members."""
+    """Tensors that share bytes, directly or through others, or a storage, where they have none; in the order of their
+    first members."""
     order = {id(t): i for i, t in enumerate(tensors)}
     groups: list[list[torch.Tensor]] = []
     reached = (-1, -1)
@@ -21,9 +22,25 @@ def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tenso
         else:
             groups.append([tensor])
         reached = max(reached, (block, start + size))
+    if not all(Spec.of(t).num_bytes for t in tensors):
+        groups = _with_empty_ones(groups)
     for group in groups:
         group.sort(key=lambda t: order[id(t)])
     return sorted(groups, key=lambda group: order[id(group[0])])
+
+
+def _with_empty_ones(groups: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
+    """Groups joined with tensors without elements that lie in their memory."""
+    joined: list[list[torch.Tensor]] = []
+    first: dict[int, list[torch.Tensor]] = {}
+    for group in sorted(groups, key=lambda group: not Spec.of(group[0]).num_bytes):
+        storage = group[0].untyped_storage()._cdata
+        if not Spec.of(group[0]).num_bytes and storage in first:
+            first[storage] += group
+        else:
+            first.setdefault(storage, group)
+            joined.append(group)
+    return joined
 
 
 def address(tensor: torch.Tensor) -> tuple[int, int]:

@@ -1,0 +1,80 @@
+"""Flags: where `requires_grad` of a tensor is set, among the other effects, and hooks on inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from foregrad.errors import CaptureError
+from foregrad.functionalize.effects import Hook, Replay, RequireGrad, Step
+from foregrad.record.inputs import Lifted
+from foregrad.record.recording import Recording
+from foregrad.record.trace import Op
+from foregrad.words.history import is_flagged, is_leaf
+
+aten = torch.ops.aten
+
+Placed = tuple[float, Step]
+
+
+@dataclass(frozen=True)
+class Flags:
+    before: tuple[Step, ...]  # those that the program itself relies on
+    steps: tuple[Placed, ...]
+
+
+def plan_flags(
+    recording: Recording,
+    renames: dict[int, list[Op]],
+    made: set[int],
+    made_at: Callable[[int], float],
+    steps: Sequence[Placed],
+) -> Flags:
+    """Changes of `requires_grad` of inputs, and of the objects that the call makes or returns."""
+    inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
+    before: list[Step] = []
+    placed: list[Placed] = []
+    asked = {number: place for number, place, _ in recording.intercept.flags}
+    for number, lifted in inputs.items():
+        if not _is_changed(lifted, renames.get(number, ())):
+            continue
+        place = asked.get(number, -1.0) + 0.2
+        if not lifted.ghost.requires_grad:
+            placed.append((place, RequireGrad(number, False)))
+            continue
+        _refuse_other_shape(lifted, renames.get(number, ()))
+        before.append(RequireGrad(number, True))
+        if any(_looks_at(step, number) and at < place for at, step in steps):
+            placed += [(-1.0, RequireGrad(number, False)), (place, RequireGrad(number, True))]
+    leaves = {number for number in made - inputs.keys() if is_leaf(recording.recorder.objects[number])}
+    for number, at, flag in recording.intercept.flags:
+        if number in leaves:
+            placed.append((at + 0.2, RequireGrad(number, flag)))
+    for number in sorted(leaves - asked.keys()):
+        if is_flagged(recording.recorder.objects[number]):
+            placed.append((made_at(number) + 0.2, RequireGrad(number, True)))
+    before += [Hook(lifted.alias.object, hook) for lifted, hook in recording.intercept.hooks]
+    return Flags(tuple(before), tuple(placed))
+
+
+def _is_changed(lifted: Lifted, changes: Sequence[Op]) -> bool:
+    is_detached = any(op.func is aten.detach_.default for op in changes)
+    return is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached
+
+
+def _refuse_other_shape(lifted: Lifted, changes: Sequence[Op]) -> None:
+    """The gradient of an input arrives at the tensor that the call is given, before the function changes its shape."""
+    for op in changes:
+        if (op.outputs.size, op.outputs.dtype) != (lifted.alias.size, lifted.alias.dtype):
+            raise CaptureError(
+                f"the function gives an input {lifted.spec} another shape, and tells it to require a gradient.\n"
+                f"  at {op.origin}\nDo either of it outside."
+            )
+
+
+def _looks_at(step: Step, number: int) -> bool:
+    """Whether a step makes a view of an object, which looks otherwise once that requires a gradient."""
+    first = step.args[0] if isinstance(step, Replay) and not step.is_in_place and step.args else None
+    return getattr(first, "object", None) == number
