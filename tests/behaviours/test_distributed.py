@@ -122,3 +122,13 @@ def test_looking_for_hidden_hooks_calls_no_hook_of_a_parameter(tmp_path):
         step(torch.ones(3))
     assert seen == []
     assert held.requires_grad
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_packed_weights_of_a_quantized_layer_are_refused():
+    """They are in C++, so that nobody would notice when the layer is loaded anew."""
+    layer = torch.ao.nn.quantized.dynamic.Linear(3, 3)
+    with pytest.raises(
+        fg.CaptureError, match=r"linear_dynamic\.default takes a ScriptObject of C\+\+, such as packed weights"
+    ):
+        fg.compile(nn.Sequential(layer), backend="eager")(torch.ones(2, 3))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 
 from foregrad.errors import CaptureError
@@ -33,3 +36,12 @@ def refuse_native(module: torch.nn.Module, where: str = "") -> None:
     )
     name = type(module).__name__
     raise CaptureError("\n".join(filter(None, (f"{name} {does}, which a program cannot repeat.", where, instead))))
+
+
+def refuse_native_argument(func: Any, value: Any, where: Callable[[], str]) -> None:
+    """A program would keep the contents of the object as they are now: nobody sees when a model gets another one."""
+    if is_native_object(value):
+        raise CaptureError(
+            f"{func} takes a {type(value).__name__} of C++, such as packed weights of a quantized layer, which a "
+            f"program would keep as it is now.\n{where()}\nLeave the layer outside."
+        )

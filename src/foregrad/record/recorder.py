@@ -24,6 +24,7 @@ from foregrad.record.known import (
     largest_outcome,
     outcome_by_value,
 )
+from foregrad.record.native import refuse_native_argument
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.outcomes import Outcome
@@ -200,6 +201,7 @@ class Recorder(Tensors, TorchDispatchMode):
         if self.sizes is not None and isinstance(value, SYMBOLS):
             self.values.numbers_used = True
             return self.sizes.encode(value, key)
+        refuse_native_argument(key[0], value, self._where)
         key.append(object())  # an argument of another type: never the same twice
         return value
 
