@@ -380,5 +380,9 @@ class Compiled:
         """The regions of every graph that was compiled by regions, forward before backward."""
         return tuple(found for made in self.captures for found in made.regions)
 
+    def __repr__(self) -> str:
+        count = len(self.captures)
+        return f"<compiled {self._kind} {self.name}: {count} program{'' if count == 1 else 's'}>"
+
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)

@@ -1,19 +1,27 @@
-"""Paths to the leaves of a pytree, also in containers that were registered without keys. Checked against torch 2.13."""
+"""Paths to the leaves of a pytree, also in containers that were registered without keys, and dataclasses as its nodes.
+
+Checked against torch 2.13.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from torch.utils._pytree import (
     SUPPORTED_NODES,
+    GetAttrKey,
     SequenceKey,
     TreeSpec,
     _get_node_type,
+    register_pytree_node,
     tree_flatten,
+    tree_leaves,
+    tree_map,
 )
 
-__all__ = ["tree_flatten_with_path"]
+__all__ = ["open_dataclasses", "tree_flatten_with_path"]
 
 Path = tuple[Any, ...]
 IsLeaf = Callable[[Any], bool] | None
@@ -35,3 +43,55 @@ def _paths(path: Path, tree: Any, is_leaf: IsLeaf) -> Iterator[Path]:
     keys = [key for key, _ in keyed] if len(keyed) == len(children) else [SequenceKey(i) for i in range(len(children))]
     for key, child in zip(keys, children, strict=True):
         yield from _paths((*path, key), child, is_leaf)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Opened:
+    """A dataclass as a node of a tree; unflattened, it is such an object again, made without its `__init__`."""
+
+    kind: type
+    names: tuple[str, ...]
+    values: tuple[Any, ...]
+
+    @staticmethod
+    def make(values: Any, made_of: tuple[type, tuple[str, ...]]) -> Any:
+        kind, names = made_of
+        made: Any = object.__new__(kind)
+        for name, value in zip(names, values, strict=True):
+            object.__setattr__(made, name, value)
+        return made
+
+
+register_pytree_node(
+    Opened,
+    lambda opened: (list(opened.values), (opened.kind, opened.names)),
+    Opened.make,
+    flatten_with_keys_fn=lambda opened: (
+        [(GetAttrKey(name), value) for name, value in zip(opened.names, opened.values, strict=True)],
+        (opened.kind, opened.names),
+    ),
+)
+
+
+def open_dataclasses(tree: Any, is_new: Callable[[Any], bool], is_leaf: IsLeaf = None) -> Any:
+    """The same tree with the dataclasses in it as nodes: those that are new, and each at its first place."""
+    seen: set[int] = set()
+
+    def opened(leaf: Any) -> Any:
+        if not _is_plain(leaf) or id(leaf) in seen or not is_new(leaf):
+            return leaf
+        seen.add(id(leaf))
+        every = dict.fromkeys([*(field.name for field in dataclasses.fields(leaf)), *getattr(leaf, "__dict__", ())])
+        names = tuple(name for name in every if hasattr(leaf, name))
+        return Opened(type(leaf), names, tuple(within(getattr(leaf, name)) for name in names))
+
+    def within(tree: Any) -> Any:
+        has_any = any(map(_is_plain, tree_leaves(tree, is_leaf)))
+        return tree_map(opened, tree, is_leaf=is_leaf) if has_any else tree
+
+    return within(tree)
+
+
+def _is_plain(leaf: Any) -> bool:
+    """Whether a value is an object of a dataclass that has nothing but its attributes."""
+    return dataclasses.is_dataclass(leaf) and type(leaf).__new__ is object.__new__ and not isinstance(leaf, type)

@@ -1,6 +1,7 @@
 """Outputs: aliases of inputs and of intermediates, structure, flags (OUT-1 to OUT-12)."""
 
 import collections
+import dataclasses
 import typing
 
 import pytest
@@ -433,3 +434,54 @@ def test_a_container_registered_without_keys_is_taken_and_given():
         assert torch.equal(gradient, torch.full((length,), 2.0))
     program = fg.capture(lambda p: p.left + p.right, Unkeyed(left, right))
     assert [one.name for one in program.signature.inputs_of("input")] == ["p.0", "p.1"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    value: torch.Tensor
+    count: int = 3
+
+
+@dataclasses.dataclass
+class Whole:
+    logits: torch.Tensor
+    part: Part
+    rest: object = None
+
+    def __post_init__(self):
+        self.double = self.logits * 2
+
+
+def test_a_dataclass_that_the_function_makes_is_returned():
+    def function(x):
+        return Whole(x * 2, Part((x * x).sum()), [Part(x, 4), {"x": x}])
+
+    x = leaf(3)
+    twice, expected = fg.compile(function, backend="eager"), function(x)
+    for _ in range(2):
+        found = twice(x)
+        assert [type(one) for one in (found, found.part, found.rest[0])] == [Whole, Part, Part]
+        assert (found.part.count, found.rest[0].count) == (3, 4)
+        assert found.rest[1]["x"] is x
+        for one, wanted in [(found.logits, expected.logits), (found.double, expected.double)]:
+            assert torch.equal(one, wanted)
+        assert torch.equal(torch.autograd.grad(found.part.value, x)[0], 2 * x)
+
+
+KEPT = Part(torch.ones(3))
+
+
+def returns_one_twice(x):
+    part = Part(x * 2)
+    return Whole(x, part, [part])
+
+
+@pytest.mark.parametrize("function", [lambda x: (x * 2, KEPT), returns_one_twice])
+def test_a_dataclass_that_others_hold_or_that_is_returned_twice_is_refused(function):
+    with pytest.raises(fg.CaptureError, match="the function returns a Part as result"):
+        fg.compile(function, backend="eager")(torch.ones(3))
+
+
+def test_a_compiled_function_says_what_it_is():
+    function = fg.compile(returns_one_twice, backend="eager")
+    assert repr(function) == "<compiled function returns_one_twice: 0 programs>"

@@ -40,7 +40,8 @@ from foregrad.substrate import (
     tree_flatten,
 )
 from foregrad.substrate_engine import functions_take, run_engine
-from foregrad.substrate_tree import tree_flatten_with_path
+from foregrad.substrate_tree import open_dataclasses, tree_flatten_with_path
+from foregrad.words.garbage import is_young
 from foregrad.words.size import thawed
 from foregrad.words.spec import Spec, contiguous_stride
 from foregrad.words.wrapped import is_wrapper
@@ -59,6 +60,10 @@ _PLAIN_OUTPUTS = (
     torch.Size,
     bytes,
 )
+
+
+def _is_shape(value: Any) -> bool:
+    return isinstance(value, torch.Size)
 
 
 #: What the engine says of a backward that eager would refuse too.
@@ -200,7 +205,8 @@ class Recording:
         return leaf if lifted is None else lifted.ghost
 
     def _take_outputs(self, result: Any) -> None:
-        named, self.structure = tree_flatten_with_path(result, is_leaf=lambda value: isinstance(value, torch.Size))
+        result = open_dataclasses(result, is_young, _is_shape)
+        named, self.structure = tree_flatten_with_path(result, _is_shape)
         self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for path, leaf in named:
             if isinstance(leaf, torch.Tensor) and is_wrapper(leaf):
@@ -221,8 +227,8 @@ class Recording:
             else:
                 raise CaptureError(
                     f"the function returns a {type(leaf).__name__} as result{keystr(path)}, which a program cannot "
-                    f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts or "
-                    "registered containers."
+                    f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts, "
+                    "dataclasses or registered containers."
                 )
         self.wrapped.take_rewritten()
 
