@@ -736,3 +736,32 @@ def test_arguments_of_two_dtypes_share_memory(fn, make):
 def test_random_numbers_fill_a_transposed_tensor_in_the_order_of_its_memory():
     assert_same(lambda x: torch.nn.functional.dropout(x, 0.5).mul(2), lambda: (leaf(3, 2).t(),), calls=2)
     assert_same(lambda x: x.bernoulli_() + x.normal_(), lambda: (torch.randn(3, 2).t(),), calls=2)
+
+
+ONE_TENSOR_TWICE = {
+    "observer": lambda x: torch._fused_moving_avg_obs_fq_helper(
+        x, torch.ones(1), torch.ones(1), x, x, x, x, 0.5, 0, 255, -1
+    ),
+    "addmm_": lambda x: x.addmm_(x, x),
+    "a permutation of itself": lambda x: x.index_copy_(0, torch.arange(x.shape[0]).flip(0), x),
+    "foreach": lambda x: torch._foreach_add_([x, x], 1.0),
+    "foreach of a view": lambda x: torch._foreach_add_([x, x[0]], 1.0),
+    "out": lambda x: torch.aminmax(x, dim=0, out=(x[0], x[0])),
+}
+
+
+@pytest.mark.parametrize("name", ONE_TENSOR_TWICE)
+def test_one_tensor_as_several_arguments_of_an_op_that_writes_to_it_is_refused(name):
+    x = torch.ones(1) if name == "observer" else torch.arange(9.0).reshape(3, 3)
+    before = x.clone()
+    with pytest.raises(fg.CaptureError, match=r"an op (writes|reads)"):
+        compiled(ONE_TENSOR_TWICE[name])(x)
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("write", [lambda x: x.add_(x), lambda x: x.lerp_(x, 0.5), lambda x: x.copy_(x)])
+def test_one_tensor_as_several_arguments_of_a_pointwise_op(write):
+    ours, theirs = torch.arange(4.0), torch.arange(4.0)
+    compiled(write)(ours)
+    write(theirs)
+    assert torch.equal(ours, theirs)

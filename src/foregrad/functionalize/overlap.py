@@ -9,6 +9,7 @@ import torch
 from foregrad.functionalize.variants import has_in_place, is_pointwise, writes_out
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.trace import Alias, Op, aliases_in
+from foregrad.substrate import OpOverload
 from foregrad.words.size import sizes_in, value_of
 
 aten = torch.ops.aten
@@ -87,6 +88,15 @@ def _places(alias: Alias) -> torch.Tensor:
     return places.unique()
 
 
+#: Ops that are not marked as pointwise, and look at each element once.
+_ELEMENT_BY_ELEMENT = {torch.ops.aten.copy_.default, torch.ops.aten.fill_.Tensor}
+
+
+def _takes_lists(func: OpOverload) -> bool:
+    """Whether an op is one of those for many tensors, each with its own beside it."""
+    return func._schema.name.split("::")[-1].startswith(("_foreach_", "_fused_s", "_fused_a"))
+
+
 def depends_on_order(op: Op) -> str | None:
     """What makes the outcome of a write depend on the order in which elements are visited, if anything does."""
     arguments = aliases_in(op.args) + aliases_in(list(op.kwargs.values()))
@@ -97,6 +107,12 @@ def depends_on_order(op: Op) -> str | None:
         beside = [a for a in reads if a.storage is target.storage]
         if writes_out(op.func) and not is_pointwise(op.func) and any(share_elements(a, target) for a in beside):
             return "an op writes its result over its own argument"
+        if sum(1 for a in op.writes if a.storage is target.storage and share_elements(a, target)) > 1:
+            return "an op writes to one tensor as two of its arguments"
+        if not is_pointwise(op.func) and op.func not in _ELEMENT_BY_ELEMENT and not _takes_lists(op.func):
+            same = [a for a in arguments if a.storage is target.storage and share_elements(a, target)]
+            if len(same) > 1:
+                return "an op writes to an argument that is another argument of it too"
         others = [a for a in arguments if a.storage is target.storage and a.geometry != target.geometry]
         if any(share_elements(target, other) for other in others):
             return "an op reads and writes overlapping memory, in an order that eager leaves open"
