@@ -72,7 +72,7 @@ test: $(STAMP) redis
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.conformance all --dynamic
-	$(PY) -m tests.fuzz --count 5000
+	$(PY) -m tests.fuzz --count 8000
 	$(PY) -m tests.keep.fuzz --count 50000
 	$(PY) -m tests.keep.kills --kills 1000
 	$(PY) -m tests.keep.kills --kills 1000 --damage
@@ -81,7 +81,7 @@ conformance: $(STAMP)
 	rm -rf $(WARM)
 	$(WITH_WARM) tests/behaviours tests/step
 	$(WITH_WARM) tests/behaviours tests/step
-	$(PY) -m tests.fuzz --about draws --count 1000
+	$(PY) -m tests.fuzz --about draws --count 4000
 	$(PY) tests/backends/first_thing.py all
 
 bench: $(STAMP)
