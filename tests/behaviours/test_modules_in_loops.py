@@ -1,9 +1,12 @@
 """Modules as training loops use them: what a loop keeps on them, and what other libraries put in place of forward."""
 
+import cProfile
 import functools
 import importlib.util
+import sys
 import types
 
+import numpy
 import pytest
 import torch
 from torch import nn
@@ -154,3 +157,33 @@ def test_every_reason_names_what_changed():
             if " was " not in one.reason and "other" not in one.reason
         ]
     assert not unnamed
+
+
+def test_what_cannot_be_checked_is_named_as_frozen():
+    numbers, table = iter([2.0, 3.0]), numpy.ones((1 << 18) + 1)
+    f = compiled(lambda x: x * next(numbers) * table[0], cache=False)
+    f(torch.ones(3))
+    told = str(fg.explain(f))
+    assert "frozen at capture: numbers: a builtins.list_iterator, whose state cannot be compared" in told
+    assert "frozen at capture: table: an array of 2097160 bytes" in told
+
+
+@pytest.mark.parametrize("profile", ["python", "cProfile"])
+def test_a_profiler_goes_on_after_a_capture_and_changes_are_seen_under_it(profile):
+    events, config = [], types.SimpleNamespace(scale=2.0)
+    call = compiled(lambda x: x * config.scale, cache=False)
+    profiler = cProfile.Profile()
+    if profile == "python":
+        sys.setprofile(note := lambda frame, event, arg: events.append(event))
+    else:
+        profiler.enable()
+    try:
+        first = call(torch.ones(3))
+        found = sys.getprofile()
+        config.scale = 3.0
+        second = call(torch.ones(3))
+    finally:
+        sys.setprofile(None)
+        profiler.disable()
+    assert found is (note if profile == "python" else profiler)
+    assert (first.tolist(), second.tolist()) == ([2.0] * 3, [3.0] * 3)

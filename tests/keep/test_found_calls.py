@@ -1,6 +1,7 @@
 """Calls that were found without tracing: they read the tensors of their own process, and record only what they ran."""
 
 import enum
+import types
 
 import numpy as np
 import pytest
@@ -165,3 +166,21 @@ def test_a_scheduler_knows_of_the_steps_of_a_call_that_was_found(cache: fg.Cache
         train()
         schedule.step()  # a warning of its is an error here
     assert origins(train) == [FOUND]
+
+
+def test_a_config_that_changes_is_seen_by_a_call_that_was_found(cache: fg.Cache):
+    for _ in range(2):
+        CONFIG.scale = 2.0
+        f = fg.compile(scaled_by_the_config, backend="eager", cache=cache)
+        assert f(torch.ones(2)).tolist() == [2.0, 2.0]
+    CONFIG.scale = 3.0
+    assert f(torch.ones(2)).tolist() == [3.0, 3.0]
+    assert origins(f)[0] == FOUND
+    CONFIG.scale = 2.0
+
+
+CONFIG = types.SimpleNamespace(scale=2.0)
+
+
+def scaled_by_the_config(x: Tensor) -> Tensor:
+    return x * CONFIG.scale

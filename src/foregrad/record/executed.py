@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import os
 import sys
 import sysconfig
@@ -51,21 +52,22 @@ class Executed:
         self._earlier: Any = None
         self._thread = 0
         self._is_paused = False
-        self.is_blind = False  # another profiler is at work
 
     def __enter__(self) -> None:
         """Take note of every function that begins, from now on."""
-        earlier = sys.getprofile()
-        if earlier is not None and not callable(earlier):  # that of cProfile, in C
-            self.is_blind = True
-            return
+        earlier: Any = sys.getprofile()
+        if isinstance(earlier, cProfile.Profile):  # its work is done in C: it rests meanwhile
+            earlier.disable()
         self._earlier, self._thread = earlier, threading.get_ident()
-        self._profile = self._both if earlier is not None else self._note
+        self._profile = self._both if callable(earlier) else self._note
         sys.setprofile(self._profile)
 
     def __exit__(self, *error: object) -> None:
-        if self._profile is not None:
-            self._profile = None
+        self._profile = None
+        if isinstance(self._earlier, cProfile.Profile):
+            sys.setprofile(None)
+            self._earlier.enable()
+        else:
             sys.setprofile(self._earlier)
 
     def pause(self) -> bool:
@@ -109,7 +111,7 @@ class Executed:
             globals=tuple((str(s.variables["__name__"]), s.names) for s in scopes),
             tables=frozenset().union(*(n.attributes for code, n, _ in every if not is_torchs(code))) & _TABLES,
             executed=frozenset(key_of(code, scope) for code, _, scope in every),
-            computed=self.is_blind or any(names.computes and not is_library(code) for code, names, _ in every),
+            computed=any(names.computes and not is_library(code) for code, names, _ in every),
             computed_in_libraries=any(
                 names.computes and is_library(code) and not is_torchs(code) for code, names, _ in every
             ),
