@@ -282,8 +282,7 @@ def test_a_convolution_of_few_pixels_keeps_the_layout_of_its_weight(batch, chann
 def test_layouts_may_change_between_two_convolutions():
     """The first has many pixels, the second few and a large weight: a copy of the image stands between them."""
     net = nn.Sequential(nn.Conv2d(32, 512, 3, 4, 1), nn.BatchNorm2d(512), nn.ReLU(), nn.Conv2d(512, 64, 3, 2, 1))
-    x = torch.randn(2, 32, 64, 64)
-    x = x[:, :, :, :32].contiguous()
+    x = torch.randn(2, 32, 64, 32)
     ours = fg.compile(net, backend="inductor", cache=False, progress=False)(x)
     gradients = torch.autograd.grad(ours.sin().sum(), list(net.parameters()))
     theirs = net(x)
