@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from tests.fuzz.check import REFUSED
+from tests.fuzz.check import FINE
 from tests.fuzz.generate import TABLES, program
 from tests.fuzz.program import FuzzProgram
 from tests.fuzz.run import TARGETS, results, verdict_of
@@ -28,7 +28,7 @@ def main() -> int:
         return print_shrunk(program(options.shrink, options.about), options.against)
     seeds = range(options.start, options.start + options.count)
     verdicts = run(seeds, options.about, options.against, options.jobs)
-    failed = {seed: verdict for seed, verdict in verdicts.items() if not verdict.startswith(REFUSED)}
+    failed = {seed: verdict for seed, verdict in verdicts.items() if not verdict.startswith(FINE)}
     print_causes(verdicts, options.about)
     if len(seeds) == 1:
         print(*verdicts.values())
@@ -53,15 +53,15 @@ def parse() -> argparse.Namespace:
 def run(seeds: range, about: str, against: str, jobs: int) -> dict[int, str]:
     """The seeds that did not pass, with their verdicts."""
     verdicts: dict[int, str] = {}
-    refused = 0
+    fine = 0
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True)) as progress:
         task = progress.add_task("running", total=len(seeds))
         for done, (seed, verdict) in enumerate(results(seeds, about, against, jobs), 1):
             if verdict is not None:
                 verdicts[seed] = verdict
-                refused += verdict.startswith(REFUSED)
-            counts = f"passed {done - len(verdicts)}  failed {len(verdicts) - refused}  refused {refused}"
+                fine += verdict.startswith(FINE)
+            counts = f"passed {done - len(verdicts)}  failed {len(verdicts) - fine}  refused or documented {fine}"
             progress.update(task, advance=1, description=counts)
     print(counts)
     return verdicts

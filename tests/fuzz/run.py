@@ -73,6 +73,16 @@ def with_sizes_that_vary(candidate: FuzzProgram) -> str | None:
     return check(candidate, lambda fn: fg.compile(fn, backend="eager", dynamic=True), (fg.CaptureError,))
 
 
+def with_inductor(candidate: FuzzProgram) -> str | None:
+    """Compiled to loops: seconds for each program, and values to rounding."""
+    import foregrad as fg
+
+    def compiled(fn: Callable) -> Callable:
+        return fg.compile(fn, backend="inductor", cache=False, progress=False)
+
+    return check(candidate, compiled, (fg.CaptureError,), is_bitwise=False)
+
+
 def with_torch(candidate: FuzzProgram) -> str | None:
     """torch's own ahead-of-time layer, to see the fuzzer find known differences."""
     from functorch.compile import aot_function, nop
@@ -88,6 +98,7 @@ def with_itself(candidate: FuzzProgram) -> str | None:
 TARGETS: dict[str, Callable[[FuzzProgram], str | None]] = {
     "foregrad": with_foregrad,
     "dynamic": with_sizes_that_vary,
+    "inductor": with_inductor,
     "torch": with_torch,
     "itself": with_itself,
 }
