@@ -19,7 +19,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -65,6 +65,11 @@ def only_with_eager(reason: str) -> Any:
 
 #: Marks a few tests of each kind: `make test` runs these with the backends that compile too.
 also_compiled = pytest.mark.also_compiled
+
+
+def some_compiled(names: Iterable[str], *chosen: str) -> list[Any]:
+    """Names of cases, of which the chosen ones are marked so."""
+    return [pytest.param(name, marks=also_compiled) if name in chosen else name for name in names]
 
 
 def compiled(target: Any, **options: Any) -> Any:
