@@ -262,6 +262,10 @@ def _differentiate(recording: Recording, results: Results, stored: Any, grads: A
     places = [i for i, lifted in enumerate(inputs) if found.reached[i] or id(lifted.real) in by_real]
     inputs, slots = [inputs[i] for i in places], [slots[i] for i in places]
     backward = _first_backward(recording, sources, inputs, slots)
+    if backward.error is not None and recording.grads.is_nested:
+        recording.accumulates = True
+        inputs, slots = [*stage.inputs], [*stage.slots]
+        backward = _first_backward(recording, sources, inputs, slots)
     if None in backward.tangents:
         some = [source for source, tangent in zip(sources, backward.tangents, strict=True) if tangent is not None]
         found = replace(found, saved=survey(recording, some, slots).saved)

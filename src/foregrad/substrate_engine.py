@@ -15,7 +15,7 @@ from torch.autograd.function import _SingleLevelFunction
 
 from foregrad.words.held import Held
 
-__all__ = ["FUNCTION_CALLS", "apply_of", "functions_take", "run_engine", "with_engine"]
+__all__ = ["FUNCTION_CALLS", "accumulate", "apply_of", "functions_take", "run_engine", "with_engine"]
 
 
 def run_engine(
@@ -24,6 +24,13 @@ def run_engine(
     """`torch.autograd.grad`, keeping the graph, past torch function modes: these stay on for hooks and Functions."""
     return torch.autograd.graph._engine_run_backward(
         tuple(sources), tuple(tangents), True, create_graph, tuple(slots), allow_unreachable=True, accumulate_grad=False
+    )
+
+
+def accumulate(sources: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor], *, create_graph: bool) -> None:
+    """`torch.autograd.backward`, in the same way: what arrives at leaves is added to their .grad."""
+    torch.autograd.graph._engine_run_backward(
+        tuple(sources), tuple(tangents), True, create_graph, (), allow_unreachable=True, accumulate_grad=True
     )
 
 

@@ -8,7 +8,6 @@ import warnings
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
 from tests.compare import assert_same, compiled, leaf, location, only_with_eager
@@ -419,9 +418,3 @@ def test_a_higher_order_op_is_refused():
 
     with pytest.raises(fg.CaptureError, match="higher-order"):
         compiled(f)(torch.ones(2))
-
-
-def test_a_reentrant_checkpoint_is_refused_when_backward_runs():
-    out = compiled(lambda x: checkpoint(torch.sin, x, use_reentrant=True))(leaf(2))
-    with pytest.raises(fg.CaptureError, match="use_reentrant=False"):
-        out.sum().backward()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -36,6 +37,8 @@ class Grads:
         self.on_entry: dict[Lifted, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
         self.accumulated: set[Lifted] = set()  # inputs to which `backward()` inside the function adds
         self.hooked: set[Lifted] = set()  # inputs that have hooks, or on which the function registers one
+        self.is_nested = False  # whether a backward, which is recorded, runs another one that reaches inputs
+        self.is_collecting = False  # whether the engine is to add to the .grad of ghosts, to see what arrives
         inputs.on_lift = self.watch
 
     def watch(self, lifted: Lifted) -> None:
@@ -52,7 +55,7 @@ class Grads:
 
         def before(_: Any) -> None:
             grads, found = me(), it()
-            if grads is not None and found is not None:
+            if grads is not None and found is not None and not grads.is_collecting:
                 with no_function_modes():
                     grads._accumulates(found)
 
@@ -99,7 +102,41 @@ class Grads:
 
         lifted.ghost.register_hook(before)
 
+    @contextmanager
+    def collected(self, slots: Sequence[Any], reals: Sequence[Any]) -> Iterator[list[torch.Tensor | None]]:
+        """While the engine adds to the .grad of the slots, which are leaves; gives what has arrived there, and leaves
+        them as they were. Where a backward runs another one the engine tells in no other way what arrives."""
+        found = [slot if isinstance(slot, torch.Tensor) else getattr(slot.node, "variable", None) for slot in slots]
+        leaves = [leaf for leaf in found if leaf is not None]
+        if len(leaves) < len(slots):
+            raise self._refusal(
+                "a backward that runs another one, as a reentrant checkpoint does, beside inputs that share memory",
+                "Pass copies.",
+            )
+        before, arrived = [leaf.grad for leaf in leaves], list[torch.Tensor | None]()
+        nodes = [_accumulator(real) for real in reals if real is not None and real.requires_grad and real.is_leaf]
+        handles = [node.register_prehook(self._refuse_real) for node in nodes if node is not None]
+        for leaf in leaves:
+            leaf.grad = None
+        self.is_collecting = True
+        try:
+            yield arrived
+            arrived += [leaf.grad for leaf in leaves]
+        finally:
+            self.is_collecting = False
+            for handle in handles:
+                handle.remove()
+            for leaf, grad in zip(leaves, before, strict=True):
+                leaf.grad = grad
+
+    def _refuse_real(self, _: Any) -> None:
+        raise self._refusal(
+            "a backward that runs another one reaches a tensor which code outside of torch's modes has used",
+            "Run this part without foregrad.",
+        )
+
     def _accumulates(self, lifted: Lifted) -> None:
+        self.is_nested = self.is_nested or self._recorder.phase > 0
         if not lifted.ghost.is_leaf:
             raise self._refusal(
                 f"backward() inside the function reaches an input {lifted.spec} that is no leaf, and would go on "

@@ -85,6 +85,7 @@ class Inputs:
         self._outer_by_id: dict[int, Outer] = {}
         self._outer_by_ghost: dict[int, Outer] = {}
         self._places: dict[int, Callable[[], Any]] = {}
+        self._late: set[Lifted] = set()  # first met in a backward
         self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
         self.on_lift: Callable[[Lifted], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
@@ -112,7 +113,9 @@ class Inputs:
         if found is not None and found.reachable is real:
             return found
         if self._places:
-            kept = [lifted for lifted in self.all if self._places.get(lifted.alias.object, _nothing)() is real]
+            places = self._places  # what only a backward reads may have been replaced since the call
+            known = [lifted for lifted in self.all if lifted not in self._late]
+            kept = [lifted for lifted in known if places.get(lifted.alias.object, _nothing)() is real]
             return kept[0] if kept else None
         return self._outer_by_id.get(id(real))
 
@@ -319,6 +322,8 @@ class Inputs:
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
         self._by_ghost[id(ghost)] = lifted
         self.all.append(lifted)
+        if self._recorder.phase:
+            self._late.add(lifted)
         self.on_lift(lifted)
         return lifted
 

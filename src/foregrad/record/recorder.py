@@ -137,7 +137,7 @@ class Recorder(Tensors, TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not isinstance(func, OpOverload):
-            raise CaptureError(f"torch's {func.name()} cannot be captured yet.\n{self._where()}")
+            raise CaptureError(f"torch's higher-order op {func.name()} cannot be captured yet.\n{self._where()}")
         if func.namespace in _SKIPPED:
             return func(*args, **kwargs)
         if self.sizes is not None:

@@ -39,7 +39,7 @@ from foregrad.substrate import (
     no_saved_tensor_hooks,
     tree_flatten,
 )
-from foregrad.substrate_engine import functions_take, run_engine
+from foregrad.substrate_engine import accumulate, functions_take, run_engine
 from foregrad.substrate_tree import open_dataclasses, tree_flatten_with_path
 from foregrad.words.garbage import is_young
 from foregrad.words.size import thawed
@@ -68,6 +68,9 @@ def _is_shape(value: Any) -> bool:
 
 #: What the engine says of a backward that eager would refuse too.
 _EAGERS = ("backward through the graph a second time", "modified by an inplace operation")
+
+#: What a reentrant checkpoint says if gradients are asked for at some tensors.
+_REENTRANT = "When use_reentrant=True, torch.utils.checkpoint is incompatible"
 
 #: What a backward may raise, to be raised again when it is asked for.
 _RAISED = (RuntimeError, CaptureError, NotImplementedError, ValueError, TypeError)
@@ -126,6 +129,7 @@ class Recording:
         self.items: set[int] = set()  # places of outputs of which the number is returned
         self.structure: TreeSpec
         self.leaves_grad_mode = True
+        self.accumulates = False  # whether backwards run others, so that gradients are found at leaves
 
     def forward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Run the function on the ghosts of its arguments."""
@@ -305,6 +309,10 @@ class Recording:
             return []
         raw = [place for place, real in enumerate(reals) if real is not None and real.requires_grad]
         sources, tangents = [source for source, _ in pairs], [tangent.ghost for _, tangent in pairs]
+        if self.accumulates:
+            with self.grads.collected(slots, reals) as added, self._engine(), self.recorder.executed:
+                accumulate(sources, tangents, create_graph=create_graph)
+            return added
         with self._engine(), self.recorder.executed:
             found = run_engine(sources, tangents, [*slots, *(reals[i] for i in raw)], create_graph=create_graph)
             arrived: list[Any] = list(found[: len(slots)])
@@ -324,10 +332,8 @@ class Recording:
         """What to say of an error in backward that eager would not raise."""
         if any(words in str(error) for words in NO_MEMORY):
             return self._no_memory(error)
-        if "use_reentrant=True" in str(error):
-            return CaptureError(
-                f"a reentrant checkpoint cannot be captured.\n{self.definition}\nPass use_reentrant=False to it."
-            )
+        if _REENTRANT in str(error):
+            self.grads.is_nested = True
         if self.recorder.device.true is not None and isinstance(error, CheckpointError):
             return CaptureError(
                 "a checkpoint compares what it computes again with what it computed first, by a device that is not "
