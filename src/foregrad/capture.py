@@ -35,6 +35,7 @@ from foregrad.record.tracebacks import readable
 from foregrad.record.wrapped import Outer
 from foregrad.refusals import (
     refuse_attributes,
+    refuse_escaped,
     refuse_growth,
     refuse_hidden_hooks,
     refuse_kept,
@@ -149,6 +150,7 @@ def _capture_call(
     streams, kept_generators = recording.recorder.generators, generators(modules.tops, body)
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
         streams.add(name, generator)
+    there = _there(modules, target, arguments)
     kept, declared = Attributes(recording), declare(recording, state, names)
     beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
@@ -166,10 +168,10 @@ def _capture_call(
         beside.undo()
         what = "the step does in Python what its program would not repeat:\n" + "\n".join(map(str, changes))
         raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
-    # What it changes there is said, and no reason to capture anew.
-    reach = reach if python is None else tuple(variables(body))
+    reach = reach if python is None else tuple(variables(body))  # what it changes there is said: no new capture
     refuse_made_modules(recording, kept.made)
     refuse_kept(recording, body, reach)
+    refuse_escaped(recording, there)
     refuse_attributes(recording)
     refuse_growth(recording)
     refuse_hidden_hooks(recording)
@@ -234,6 +236,12 @@ def _given_generators(target: Any, arguments: dict[str, Any]) -> Iterator[tuple[
     for leaf in tree_leaves(list(arguments.values())):
         if isinstance(leaf, torch.Generator):
             yield names[id(leaf)], leaf
+
+
+def _there(modules: CalledModules, target: Any, arguments: dict[str, Any]) -> list[tuple[str, Any]]:
+    """Objects that the function can change, by their names."""
+    tops = [(path or _name(top), top) for path, top in modules.tops.values()]
+    return [*arguments.items(), *tops, (_name(target), target)]
 
 
 def _name(target: Any) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.escapes import escapes
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
@@ -29,6 +30,26 @@ def refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -
             f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
             f"cannot do that at each call.\n{recording.definition}\nReturn the tensor and store it outside."
         )
+
+
+def refuse_escaped(recording: Recording, named: list[tuple[str, Any]]) -> None:
+    """The same for whatever else the function can reach: lists of modules, dicts that hooks fill, its arguments.
+    `named` is what was there before it ran; modules that it makes may hold what they like."""
+    roots = list(named)
+    for scope in recording.recorder.executed.scopes():
+        roots += [(name, scope.variables[name]) for name in sorted(scope.names & scope.variables.keys())]
+    found = escapes(recording, roots)
+    if not found:
+        return
+    alias = recording.recorder.alias(found[0].tensor)
+    made = None if alias.op is None else recording.recorder.ops[alias.op].origin
+    line = recording.definition if made is None or made.code is None else f"  at {made}"
+    for escape in found:
+        escape.undo()
+    raise CaptureError(
+        f"the function stores a tensor {alias.spec} in `{found[0].path}`, outside itself; a program cannot do that at "
+        f"each call.\n{line}\nReturn the tensor and store it outside."
+    )
 
 
 def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:

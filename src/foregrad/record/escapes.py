@@ -1,0 +1,99 @@
+"""Escapes: tensors without data that the function has left in objects outside itself.
+
+A list that grows, a dict that a hook fills, an attribute of an argument: what is put there stays after the capture. A
+ghost to which Python refers more often than the recording does is looked for in all that the function can reach.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import torch
+from torch.autograd.graph import Node
+
+from foregrad.record.recording import Recording
+
+#: References to a ghost while it is counted: the list of all ghosts, a variable, an argument.
+_WHILE_COUNTED = 3
+_AT_MOST = 1_000_000  # objects that are looked at
+
+
+@dataclass(frozen=True)
+class Escape:
+    """A ghost in an object of the user's, and how to get there."""
+
+    tensor: torch.Tensor
+    path: str
+    holder: Any
+
+    def undo(self) -> None:
+        """Take the ghost out of its holder again, where that is a container."""
+        if isinstance(self.holder, list):
+            self.holder[:] = [one for one in self.holder if one is not self.tensor]
+        elif isinstance(self.holder, dict):
+            for key in [key for key, value in self.holder.items() if value is self.tensor]:
+                del self.holder[key]
+        elif isinstance(self.holder, set):
+            self.holder.discard(self.tensor)
+
+
+def escapes(recording: Recording, roots: Iterable[tuple[str, Any]]) -> list[Escape]:
+    """Ghosts that are found from these roots, each of which has a name."""
+    wanted = {id(tensor) for tensor in _referred_to(recording)}
+    return list(_found(wanted, roots)) if wanted else []
+
+
+def _referred_to(recording: Recording) -> list[torch.Tensor]:
+    """Ghosts to which someone else may refer."""
+    ours: Counter[int] = Counter(map(id, recording.recorder.objects))
+    ours.update(id(one) for one in recording.outputs)
+    for lifted in recording.inputs.all:
+        ours.update(id(one) for one in (lifted.ghost, lifted.slot))
+    found = []
+    for tensor in recording.recorder.objects:
+        if sys.getrefcount(tensor) > ours[id(tensor)] + _WHILE_COUNTED - 1:
+            found.append(tensor)
+    return found
+
+
+def _found(wanted: set[int], roots: Iterable[tuple[str, Any]]) -> Iterator[Escape]:
+    seen: set[int] = set()
+    waiting: list[tuple[str, Any]] = list(roots)
+    while waiting and len(seen) < _AT_MOST:
+        path, value = waiting.pop()
+        if id(value) in seen or isinstance(value, _ELSEWHERE) or type(value).__module__.startswith("foregrad"):
+            continue
+        seen.add(id(value))
+        for name, item, holder in _inside(path, value):
+            if id(item) in wanted:
+                yield Escape(item, name, holder)
+            elif gc.is_tracked(item):
+                waiting.append((name, item))
+
+
+#: What holds code and not data, or is looked after elsewhere.
+_ELSEWHERE = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, torch.Tensor, Node)
+
+
+def _inside(path: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
+    """What an object refers to, with the name by which it does, and what holds it."""
+    if isinstance(value, dict):
+        yield from ((f"{path}[{key!r}]", item, value) for key, item in list(value.items()))
+    elif isinstance(value, (list, tuple)):
+        yield from ((f"{path}[{place}]", item, value) for place, item in enumerate(list(value)))
+    elif isinstance(value, FunctionType):
+        yield from ((path, item, value) for item in (value.__closure__, value.__defaults__, value.__kwdefaults__))
+        yield path, vars(value), value
+    elif isinstance(value, (MethodType, CellType)):
+        yield from ((path, item, value) for item in gc.get_referents(value))
+    else:
+        names = vars(value) if hasattr(value, "__dict__") else {}
+        yield from ((f"{path}.{key}", item, names) for key, item in list(names.items()))
+        known = {id(names), *map(id, names.values())}
+        yield from ((path, item, value) for item in gc.get_referents(value) if id(item) not in known)
