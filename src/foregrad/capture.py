@@ -292,7 +292,8 @@ def _refuse_retained(stage: Stage) -> None:
 
 
 def _refuse_renewed(stage: Stage) -> None:
-    """`set_` gives a leaf another place where its gradient arrives; one call has one place for each of its inputs."""
+    """`set_` gives a leaf another place where its gradient arrives, and a change of its shape makes this one expect
+    another gradient; a call knows the tensors that it is given."""
     renames = stage.results.renames
     leaves = [
         lifted for lifted in stage.recording.inputs.all if lifted.edge is not None and lifted.slot is lifted.ghost
@@ -301,10 +302,12 @@ def _refuse_renewed(stage: Stage) -> None:
     places = [get_gradient_edge(lifted.ghost) for lifted in changed]
     reached = survey(stage.recording, stage.sources, places).reached
     for lifted, place, is_reached in zip(changed, places, reached, strict=True):
-        if is_reached and lifted.edge is not None and place.node is not lifted.edge.node:
+        is_same = lifted.edge is not None and place.node is lifted.edge.node
+        if is_reached and not (is_same and lifted.ghost.size() == lifted.alias.size):
+            what = "another shape" if is_same else "other memory by `set_`"
             raise CaptureError(
-                f"the function gives an input {lifted.spec} that needs a gradient other memory by `set_`, and uses it "
-                f"afterwards.\n  at {renames[lifted.alias.object][0].origin}\nWrite with copy_(), or say `.data =`."
+                f"the function gives an input {lifted.spec} that needs a gradient {what}, and uses it afterwards.\n"
+                f"  at {renames[lifted.alias.object][0].origin}\nWrite with copy_(), or use a view of it."
             )
 
 

@@ -76,6 +76,23 @@ def test_set_on_a_leaf_that_is_used_afterwards_is_refused():
     assert_refused(fn, (leaf(3),), at="# here")
 
 
+def test_another_shape_of_a_leaf_that_is_used_afterwards_is_refused():
+    def fn(w):
+        with torch.no_grad():
+            w.unsqueeze_(1)  # here
+        return w.view(2, 2) * 2
+
+    assert_refused(fn, (leaf(4),), at="# here")
+
+
+def test_a_gradient_between_a_leaf_that_is_a_view_and_a_view_of_it_is_refused():
+    def fn(b, d):
+        return torch.autograd.grad(d.sum(), b)[0] * 2  # here
+
+    b = torch.randn(2, 6)[:, ::2].requires_grad_()
+    assert_refused(fn, (b, b[:1]), at="# here")
+
+
 def test_set_on_a_leaf_that_is_used_before():
     def fn(w):
         y = w * w.detach().clone()

@@ -190,7 +190,7 @@ class Recording:
             return self._no_memory(error)
         if type(error).__module__.startswith("torch._dynamo"):
             return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
-        if any(lifted.base is not None for lifted in inputs) and "have been used in the graph" in text:
+        if len({lifted.alias.storage for lifted in inputs}) < len(inputs) and "have been used in the graph" in text:
             return CaptureError(f"a gradient between two inputs that share memory: {text}")
         return None
 
