@@ -92,6 +92,10 @@ class Executed:
             if id(code) not in self._seen and not is_ours(code) and not _is_for_us(frame):
                 self._seen[id(code)] = (code, frame.f_globals)
 
+    def ran(self) -> list[tuple[CodeType, dict[str, Any]]]:
+        """The code that ran, each with its globals."""
+        return list(self._seen.values())
+
     def scopes(self) -> list[Scope]:
         """The globals that were read, by the dict that holds them."""
         found: dict[int, tuple[dict[str, Any], set[str]]] = {}

@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
 from foregrad.record.blank import new_ghost
+from foregrad.record.chance import no_draws_of_python
 from foregrad.record.frames import raising_frame, source_of
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
@@ -143,6 +144,7 @@ class Recording:
         try:
             with (
                 no_saved_tensor_hooks(),
+                no_draws_of_python(self.recorder.executed),
                 self.recorder.draws.run(self.definition, self.recorder.generators.all),
                 CHECKPOINT.by(enter_again),
                 NO_TORCH_COMPILE.in_this_thread(),
