@@ -12,7 +12,7 @@ import foregrad as fg
 from foregrad.backends import toolchain
 from foregrad.backends.native import Made, Plan, Result
 from foregrad.backends.series import Series
-from foregrad.backends.stitch import stitch
+from foregrad.backends.stitch import _taken, stitch
 from foregrad.backends.write_series import Function, stretches
 from foregrad.regions.regions import RegionCall, Regions
 from foregrad.words.generated import generated_of
@@ -167,3 +167,9 @@ def test_a_deep_model_is_one_call_of_cpp_and_trains_as_eager_does(monkeypatch):
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert len(run) == 3  # of the four steps: the first makes the optimizer's state
     assert min(run) > 12
+
+
+def test_what_a_later_call_gives_again_is_taken_from_before_by_an_earlier_one():
+    """A view that two regions need may be made again by the second, under the same name: the first still takes it."""
+    calls = [RegionCall(0, ("v",), ("a",), ("a",)), RegionCall(1, ("a",), ("v", "b"), ("v", "b"))]
+    assert list(_taken(calls)) == ["v"]

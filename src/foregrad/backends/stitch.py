@@ -45,7 +45,7 @@ class _Stitching:
         for calls in reversed(stretches(regions.calls, self.compiled)):
             given = [v for call in calls for v in call.outputs]
             needed = [v for v in given if v in kept]
-            taken = dict.fromkeys(v for call in calls for v in call.inputs if v not in given)
+            taken = _taken(calls)
             dead = [v for v in taken if v not in kept]
             kept.update(taken)
             blocks.append([*self._lines(calls, needed), *([f"del {', '.join(dead)}"] if dead else [])])
@@ -67,3 +67,13 @@ class _Stitching:
         dropped = [v for v in call.outputs if v not in needed]
         line = f"{''.join(f'{v}, ' for v in call.outputs)}= {line}" if call.outputs else line
         return [line, *([f"del {', '.join(dropped)}"] if dropped else [])]
+
+
+def _taken(calls: list[RegionCall]) -> dict[str, None]:
+    """What calls take from before them. A view may be made again, under the same name, by a later one of them."""
+    taken: dict[str, None] = {}
+    given: set[str] = set()
+    for call in calls:
+        taken.update(dict.fromkeys(v for v in call.inputs if v not in given))
+        given.update(call.outputs)
+    return taken
