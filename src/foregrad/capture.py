@@ -151,7 +151,7 @@ def _capture_call(
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
         streams.add(name, generator)
     there = _there(modules, target, arguments)
-    kept, declared = Attributes(recording), declare(recording, state, names)
+    kept, declared = Attributes(recording, plain=python is None), declare(recording, state, names)
     beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
         declared.lift()

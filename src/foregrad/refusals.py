@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.escapes import escapes
+from foregrad.record.escapes import Escape, escapes
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
@@ -36,9 +36,18 @@ def refuse_escaped(recording: Recording, named: list[tuple[str, Any]]) -> None:
     """The same for whatever else the function can reach: lists of modules, dicts that hooks fill, its arguments.
     `named` is what was there before it ran; modules that it makes may hold what they like."""
     roots = list(named)
-    for scope in recording.recorder.executed.scopes():
-        roots += [(name, scope.variables[name]) for name in sorted(scope.names & scope.variables.keys())]
-    found = escapes(recording, roots)
+    found: list[Escape] = []
+    for scope in recording.recorder.executed.named():
+        for name in sorted(scope.names & scope.variables.keys()):
+            value = scope.variables[name]
+            if isinstance(value, torch.Tensor) and recording.recorder.knows(value):
+                found.append(Escape(value, name, scope.variables))
+            roots.append((name, value))
+    for escape in escapes(recording, roots):
+        if escape.cache is None:
+            found.append(escape)
+        else:
+            escape.undo()  # it is computed again when it is asked for
     if not found:
         return
     alias = recording.recorder.alias(found[0].tensor)

@@ -11,12 +11,17 @@ from foregrad.record.numbers import expression_of
 from foregrad.record.recording import Recording
 from foregrad.words.garbage import is_young
 
+#: Values without contents that could change.
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
 
 class Attributes:
     """Attributes of modules as they were: what the function stores in them is an effect, to be repeated."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, *, plain: bool) -> None:
+        """With `plain`, numbers, flags and texts that it changes are stored at each call as well."""
         self.recording = recording
+        self.plain = plain
         self.before: dict[int, tuple[torch.nn.Module, dict[str, dict[str, Any]]]] = {}
         self.made: list[tuple[str, torch.nn.Module]] = []  # modules that the function made and stored, and where
         for _, top in list(recording.modules.tops.values()):
@@ -39,7 +44,7 @@ class Attributes:
             for table, before in tables.items():
                 holder = getattr(module, table)
                 for key, value in list(holder.items()):
-                    if value is before.get(key) or not self._is_ours(value) or self._was_made_inside(module):
+                    if value is before.get(key) or not self._is_stored(value) or self._was_made_inside(module):
                         continue
                     if isinstance(value, torch.nn.Module):
                         self.made.append((f"{self.recording.modules.path(module)}.{key}".strip("."), value))
@@ -54,6 +59,9 @@ class Attributes:
     def _was_made_inside(self, module: torch.nn.Module) -> bool:
         """Whether it is the function's own, and nobody's when that returns."""
         return id(module) not in self._first and is_young(module)
+
+    def _is_stored(self, value: Any) -> bool:
+        return self._is_ours(value) or (self.plain and type(value) in _PLAIN)
 
     def _is_ours(self, value: Any) -> bool:
         if isinstance(value, torch.nn.Module):

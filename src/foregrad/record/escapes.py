@@ -11,12 +11,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import _lru_cache_wrapper
 from types import BuiltinFunctionType, CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import torch
 from torch.autograd.graph import Node
 
+from foregrad.record.executed import is_library_file
 from foregrad.record.recording import Recording
 
 #: References to a ghost while it is counted: the list of all ghosts, a variable, an argument.
@@ -31,10 +33,13 @@ class Escape:
     tensor: torch.Tensor
     path: str
     holder: Any
+    cache: Any = None  # the `lru_cache` that keeps it
 
     def undo(self) -> None:
         """Take the ghost out of its holder again, where that is a container."""
-        if isinstance(self.holder, list):
+        if self.cache is not None:
+            self.cache.cache_clear()
+        elif isinstance(self.holder, list):
             self.holder[:] = [one for one in self.holder if one is not self.tensor]
         elif isinstance(self.holder, dict):
             for key in [key for key, value in self.holder.items() if value is self.tensor]:
@@ -64,21 +69,28 @@ def _referred_to(recording: Recording) -> list[torch.Tensor]:
 
 def _found(wanted: set[int], roots: Iterable[tuple[str, Any]]) -> Iterator[Escape]:
     seen: set[int] = set()
-    waiting: list[tuple[str, Any]] = list(roots)
+    waiting: list[tuple[str, Any, Any]] = [(path, value, None) for path, value in roots]
     while waiting and len(seen) < _AT_MOST:
-        path, value = waiting.pop()
-        if id(value) in seen or isinstance(value, _ELSEWHERE) or type(value).__module__.startswith("foregrad"):
+        path, value, cache = waiting.pop()
+        if id(value) in seen or _is_elsewhere(value):
             continue
         seen.add(id(value))
+        cache = value if isinstance(value, _lru_cache_wrapper) else cache
         for name, item, holder in _inside(path, value):
             if id(item) in wanted:
-                yield Escape(item, name, holder)
+                yield Escape(item, name, holder, cache)
             elif gc.is_tracked(item):
-                waiting.append((name, item))
+                waiting.append((name, item, cache))
 
 
 #: What holds code and not data, or is looked after elsewhere.
-_ELSEWHERE = (type, ModuleType, CodeType, FrameType, BuiltinFunctionType, torch.Tensor, Node)
+_ELSEWHERE = (ModuleType, CodeType, FrameType, BuiltinFunctionType, Node)
+
+
+def _is_elsewhere(value: Any) -> bool:
+    if isinstance(value, type):  # a class of the user's may be given anything
+        return _is_library(value.__module__) or value.__module__.startswith("foregrad.")
+    return isinstance(value, _ELSEWHERE) or type(value).__module__.startswith("foregrad.")
 
 
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
@@ -87,6 +99,8 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
         yield from ((f"{path}[{key!r}]", item, value) for key, item in list(value.items()))
     elif isinstance(value, (list, tuple)):
         yield from ((f"{path}[{place}]", item, value) for place, item in enumerate(list(value)))
+    elif isinstance(value, torch.Tensor):  # its own attributes; its memory and history are no objects
+        yield from ((f"{path}.{key}", item, vars(value)) for key, item in vars(value).items())
     elif isinstance(value, FunctionType):
         yield from ((path, item, value) for item in (value.__closure__, value.__defaults__, value.__kwdefaults__))
         yield path, vars(value), value
@@ -97,3 +111,9 @@ def _inside(path: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
         yield from ((f"{path}.{key}", item, names) for key, item in list(names.items()))
         known = {id(names), *map(id, names.values())}
         yield from ((path, item, value) for item in gc.get_referents(value) if id(item) not in known)
+
+
+def _is_library(module: str) -> bool:
+    """Whether a module is one of torch's, Python's or another installed one."""
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return (file is None and module != "__main__") or (file is not None and is_library_file(file))

@@ -106,6 +106,11 @@ class Executed:
             read.update(variables if looks_at_all else names.globals)
         return [Scope(variables, frozenset(names)) for variables, names in found.values()]
 
+    def named(self) -> list[Scope]:
+        """All globals that code outside torch names, also those that it only writes."""
+        seen = [(code, variables) for code, variables in self._seen.values() if not is_torchs(code)]
+        return [Scope(variables, frozenset(code.co_names)) for code, variables in seen]
+
     def reads(self) -> Reads:
         every = [(code, names_in(code), scope) for code, scope in self._seen.values()]
         known = {name: sys.modules.get(name) for name in {str(scope.get("__name__")) for _, _, scope in every}}
