@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -29,12 +30,38 @@ def can_be_made_again(args: Any, kwargs: Any) -> bool:
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is what its spec says, and nothing more."""
+    """Whether a tensor is what its spec says, and nothing more, or a view of such a one that has no history."""
+    base = tensor._base
+    if base is not None:
+        is_free = not tensor.requires_grad and not base.requires_grad
+        return is_free and _is_bare(tensor) and base.dtype == tensor.dtype and _is_plain(base)
+    return _is_bare(tensor) and tensor.untyped_storage().nbytes() == Spec.of(tensor).num_bytes
+
+
+def _is_bare(tensor: torch.Tensor) -> bool:
     if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
         return False
-    is_alone = tensor._base is None and tensor.untyped_storage().nbytes() == Spec.of(tensor).num_bytes
     is_bare = tensor.is_leaf and tensor.grad is None and not has_hooks(tensor) and not vars(tensor)
-    return is_alone and is_bare and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
+    return is_bare and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
+
+
+@dataclass(frozen=True)
+class _Looks:
+    """What an argument looks like: where in which memory it lies, if it is a view."""
+
+    spec: Spec
+    base: Spec | None
+    offset: int
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Looks:
+        base = tensor._base
+        return cls(Spec.of(tensor), None if base is None else Spec.of(base), int(tensor.storage_offset()))
+
+    def example(self) -> torch.Tensor:
+        if self.base is None:
+            return example_of(self.spec)
+        return example_of(self.base).as_strided(tuple(self.spec.shape), tuple(self.spec.stride), self.offset)
 
 
 class Again:
@@ -44,7 +71,7 @@ class Again:
         self, name: str, args: Any, kwargs: Any, record: Callable[[Any, Any], tuple[CompiledStage, str]]
     ) -> None:
         leaves, self._structure = tree_flatten((args, kwargs))
-        self._leaves = [Spec.of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
+        self._leaves = [_Looks.of(leaf) if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves]
         self._name = name
         self._record = record
         self._modes = Modes()
@@ -55,7 +82,7 @@ class Again:
     def __call__(self) -> CompiledStage:
         with self._lock:
             if self.made is None:
-                leaves = [example_of(leaf) if isinstance(leaf, Spec) else leaf for leaf in self._leaves]
+                leaves = [leaf.example() if isinstance(leaf, _Looks) else leaf for leaf in self._leaves]
                 args, kwargs = tree_unflatten(leaves, self._structure)
                 with self._modes.again():
                     made, contents = self._record(args, kwargs)

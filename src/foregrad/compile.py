@@ -112,7 +112,7 @@ class Compiled:
         if can_be_made_again(args, kwargs):
             return found
         return replace(
-            found, unsure=(*found.unsure, "an argument is a view, wraps others, has a history, or shares memory")
+            found, unsure=(*found.unsure, "an argument wraps others, has a history, or shares memory with another")
         )
 
     def _options(self) -> dict[str, Any]:

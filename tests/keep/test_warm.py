@@ -173,6 +173,21 @@ def test_what_an_argument_looks_like_may_be_too_little(cache: fg.Cache):
         assert "has a history" in str(function.captures[0].origin)
 
 
+@pytest.mark.parametrize(
+    "view", [lambda data: data[2:5], lambda data: data.view(4, 3, 4)[1], lambda data: data.T[:4].T]
+)
+def test_a_view_of_a_plain_tensor_starts_without_tracing(view, cache: fg.Cache):
+    for expected in (CAPTURED, FOUND):
+        data = torch.arange(48.0).view(12, 4)
+        model, function = compiled(cache)
+        assert torch.equal(function(view(data)), model(view(data)))
+        assert origins(function) == [expected]
+    (first,) = torch.autograd.grad(function(view(data)).sum(), model.into.weight, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), model.out.weight)
+    (first,) = torch.autograd.grad(model(view(data)).sum(), model.into.weight, create_graph=True)
+    torch.testing.assert_close(second, torch.autograd.grad(first.sum(), model.out.weight)[0])
+
+
 def counting_step(cache: fg.Cache):
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
