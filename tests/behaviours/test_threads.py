@@ -419,4 +419,5 @@ def test_an_interrupt_at_any_line_leaves_the_process_as_it_was():
         finally:
             sys.settrace(around)
         assert_as_it_was(before)
+        assert not held._lock._is_owned(), "other threads would wait for ever"
     assert number > 100

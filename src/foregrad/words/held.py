@@ -45,7 +45,7 @@ class Held:
     @contextmanager
     def held(self, wanted: Any = None) -> Iterator[None]:
         """Inside, the change is made, and this thread wants something of it."""
-        holder = object()
+        holder, is_inside = object(), _is_mine()
         try:
             try:
                 with _lock:
@@ -57,7 +57,11 @@ class Held:
             finally:
                 self._leave(holder)
         finally:
-            self._leave(holder)  # once more: an interrupt may have come before the first time, or during it
+            try:
+                self._leave(holder)  # once more: an interrupt may have come before the first time, or during it
+            finally:
+                if not is_inside:
+                    _let_go()
 
     def _leave(self, holder: object) -> None:
         with _lock:
@@ -73,6 +77,17 @@ class Held:
             self._holders = {holder: ident for holder, ident in self._holders.items() if ident == thread}
             if not self._holders:
                 self.put_back()
+
+
+def _is_mine() -> bool:
+    """Whether this thread has the lock."""
+    return bool(_lock._is_owned())  # type: ignore[attr-defined]
+
+
+def _let_go() -> None:
+    """Leave the lock to other threads: an interrupt between the end of a `with` and its exit has kept it."""
+    while _is_mine():
+        _lock.release()
 
 
 def _in_a_copy() -> None:
