@@ -14,6 +14,7 @@ import torch
 from torch._C._dynamo.guards import GlobalStateGuard
 from torch._library import custom_ops, simple_registry
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket, _OpNamespace, _Ops
+from torch.utils._config_module import ConfigModule
 from torch.utils._pytree import SUPPORTED_NODES
 
 __all__ = [
@@ -63,7 +64,17 @@ def global_state() -> dict[str, Any]:
         "einsum": f"{einsum.enabled} {einsum.strategy}",
         "fill_uninitialized_memory": torch.utils.deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
         "accelerator": str(torch.accelerator.current_accelerator() or "none"),
+        **_changed_settings(),
     }
+
+
+def _changed_settings() -> dict[str, Any]:
+    """Settings of torch's compilers that are not as torch comes: `torch._inductor.config.max_autotune`. One that was
+    set and put back counts as it is."""
+    homes = {name: home for name, home in list(sys.modules.items()) if isinstance(home, ConfigModule)}
+    changed = [(home, key) for _, home in sorted(homes.items()) for key in home._config if not home._is_default(key)]
+    values = {f"{home.__name__}.{key}": (getattr(home, key), home._config[key].default) for home, key in changed}
+    return {name: str(value) for name, (value, default) in values.items() if value != default}
 
 
 def global_hooks() -> dict[str, list[Any]]:

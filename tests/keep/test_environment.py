@@ -1,14 +1,18 @@
 """Surroundings: each ingredient changes the key by itself, and is named."""
 
+import decimal
+import logging
 import platform
 from pathlib import Path
 
+import numpy
 import pytest
 import torch
+import torch._inductor.config
 
 from foregrad.backends.compilers import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
-from foregrad.keys import environment
+from foregrad.keys import environment, installed
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import differences
 from foregrad.runtime.way import Way
@@ -165,3 +169,54 @@ def test_nothing_names_a_folder():
     text = "\n".join(one.description for one in key().ingredients)
     assert str(Path.home()) not in text
     assert str(Path(__file__).parents[2]) not in text
+
+
+def a_distribution(folder, name, digest):
+    """A distribution as pip leaves it, with one file."""
+    about = folder / f"{name}-1.0.dist-info"
+    about.mkdir(exist_ok=True)
+    record = (
+        f"{name}/__init__.py,sha256={digest},10\n{name}-1.0.dist-info/METADATA,sha256=abc,1\n../../bin/x,sha256=d,1\n"
+    )
+    (about / "RECORD").write_text(record)
+
+
+def test_an_upgrade_of_any_installed_distribution_changes_the_key(monkeypatch, tmp_path):
+    """Also of one that no code of the user's names: another library may use it, or share a namespace with it."""
+    monkeypatch.syspath_prepend(tmp_path)
+    a_distribution(tmp_path, "helper", "first")
+    keys = []
+    for digest in ("first", "second"):
+        a_distribution(tmp_path, "helper", digest)
+        installed.installed.cache_clear()
+        keys.append(key())
+    installed.installed.cache_clear()
+    assert only_difference(*keys).name == "installed distributions"
+
+
+SETTINGS = {
+    "settings of NumPy": lambda patch: patch.setattr(numpy, "geterr", lambda: {"divide": "raise"}),
+    "settings of Python": lambda patch: patch.setattr(logging.getLogger("users"), "level", logging.DEBUG),
+    "environment of libraries": lambda patch: patch.setenv("TORCH_NEW_SWITCH", "1"),
+}
+
+
+@pytest.mark.parametrize("ingredient", SETTINGS)
+def test_settings_of_the_process_change_the_key(monkeypatch, ingredient):
+    before = key()
+    SETTINGS[ingredient](monkeypatch)
+    assert only_difference(before, key()).name == ingredient
+
+
+def test_a_setting_of_inductor_changes_the_key_until_it_is_put_back():
+    before = key()
+    with torch._inductor.config.patch(max_autotune=True):
+        assert only_difference(before, key()).name == "settings of torch"
+    assert key().digest == before.digest
+
+
+def test_the_decimal_context_changes_the_key():
+    before = key()
+    with decimal.localcontext() as context:
+        context.prec = 5
+        assert only_difference(before, key()).name == "settings of Python"

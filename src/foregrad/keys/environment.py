@@ -22,7 +22,9 @@ from foregrad.backends.compilers import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.toolchain import compiler, version_text
 from foregrad.keys.ingredients import Ingredient, Key
+from foregrad.keys.installed import installed
 from foregrad.keys.libraries import library_of_function
+from foregrad.keys.settings import settings
 from foregrad.keys.sources import Sources, sources_of_code
 from foregrad.runtime.way import Way
 from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
@@ -33,7 +35,12 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 def environment_of(way: Way, **options: Any) -> Sources:
     """All ingredients that do not depend on what is captured; `options` are plain values that change the capture."""
     compiles = isinstance(way.backend, (Inductor, AOTI))
-    found = [*software(), Ingredient.of("settings of torch", _lines(global_state())), _backend(way.backend)]
+    found = [
+        *software(),
+        *settings(),
+        Ingredient.of("settings of torch", _lines(global_state())),
+        _backend(way.backend),
+    ]
     found += machine() if compiles else ()
     found += [Ingredient.of(f"option {name}", repr(value)) for name, value in sorted(options.items())]
     own: dict[str, Any] = {f"pass {place}": one for place, one in enumerate(way.passes)}
@@ -47,7 +54,7 @@ def environment_of(way: Way, **options: Any) -> Sources:
 
 @functools.cache
 def software() -> tuple[Ingredient, ...]:
-    """Python, torch and foregrad."""
+    """Python, torch, foregrad, and whatever else is installed."""
     config = torch.__config__.show()
     build = hashlib.sha256(config.encode()).hexdigest()[:12]
     python = f"{platform.python_implementation()} {platform.python_version()}"
@@ -56,6 +63,7 @@ def software() -> tuple[Ingredient, ...]:
         Ingredient.of("python", f"{python}{optimized}"),
         Ingredient.of("torch", f"torch {torch.__version__} {str(torch.version.git_version)[:12]} build {build}"),
         Ingredient.of("foregrad", own_digest()),
+        installed(),
     )
 
 
