@@ -42,10 +42,15 @@ def _python() -> dict[str, Any]:
     }
     found["logging disabled below"] = logging.root.manager.disable
     decimal = sys.modules.get("decimal")
-    if decimal is not None and str(decimal.getcontext().copy()) != str(decimal.DefaultContext):
-        found["decimal"] = str(decimal.getcontext()).partition(", flags")[0]
-        found["traps"] = sorted(one.__name__ for one, is_set in decimal.getcontext().traps.items() if is_set)
+    if decimal is not None and _context(decimal.getcontext()) != _context(decimal.DefaultContext):
+        found["decimal"] = _context(decimal.getcontext())
     return found
+
+
+def _context(context: Any) -> tuple[str, list[str]]:
+    """How decimal numbers are computed, without the flags that say what has happened so far."""
+    traps = sorted(one.__name__ for one, is_set in context.traps.items() if is_set)
+    return str(context).partition(", flags")[0], traps
 
 
 #: Loggers that torch sets up as its modules are loaded.
