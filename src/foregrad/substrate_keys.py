@@ -74,7 +74,11 @@ def _changed_settings() -> dict[str, Any]:
     homes = {name: home for name, home in list(sys.modules.items()) if isinstance(home, ConfigModule)}
     changed = [(home, key) for _, home in sorted(homes.items()) for key in home._config if not home._is_default(key)]
     values = {f"{home.__name__}.{key}": (getattr(home, key), home._config[key].default) for home, key in changed}
-    return {name: str(value) for name, (value, default) in values.items() if value != default}
+    return {n: str(value) for n, (value, default) in values.items() if value != default and n not in _WRITTEN_BY_TORCH}
+
+
+#: Where AOTInductor notes down, in its settings, for what machine it has compiled.
+_WRITTEN_BY_TORCH = frozenset({"torch._inductor.config.aot_inductor.metadata"})
 
 
 def global_hooks() -> dict[str, list[Any]]:

@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch._inductor.config
 
+import foregrad as fg
 from foregrad.backends.compilers import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
 from foregrad.keys import environment, installed
@@ -222,3 +223,10 @@ def test_the_decimal_context_changes_the_key():
     with decimal.localcontext() as context:
         context.prec = 5
         assert only_difference(before, key()).name == "settings of Python"
+
+
+def test_what_aot_inductor_notes_down_in_its_settings_is_in_no_key():
+    before = key()
+    fg.compile(torch.sin, backend="aoti", cache=False, progress=False)(torch.ones(3))
+    assert torch._inductor.config.aot_inductor.metadata
+    assert key().digest == before.digest
