@@ -60,7 +60,12 @@ class Lifted(Entered):
     @property
     def was_rebased(self) -> bool:
         """Whether autograd gave the tensor another history while recording, itself or through its base."""
-        return _history(self.ghost, self.base) is not self.entry_node
+        return self.history is not self.entry_node
+
+    @property
+    def history(self) -> Any:
+        """The node in the autograd graph where the tensor, or its base that nobody sees, comes from."""
+        return _history(self.ghost, self.base)
 
     def release(self) -> None:
         """Let go of the real tensor: from now on each call brings its own."""

@@ -252,7 +252,8 @@ class Recorder(Tensors, TorchDispatchMode):
         takes = next((a for a in op_args[1:] if isinstance(a, Alias)), None)
         parent = before if storage is before.storage else takes
         after = self.register(target, parent=parent, op=len(self.ops))
-        self.append(func, op_args, op_kwargs, after, renames=before)
+        adds_node = target.requires_grad and torch.is_grad_enabled() and target._base is None
+        self.append(func, op_args, op_kwargs, after, renames=before, adds_node=adds_node)
         return target if isinstance(result, torch.Tensor) else result
 
     def _outcome(self, func: OpOverload, key: Any, args: Any, kwargs: Any) -> Outcome:
@@ -314,9 +315,8 @@ class Recorder(Tensors, TorchDispatchMode):
             target = self.objects[alias.object]
             self._bumped += [(index, target, version_of(target))] if self.phase else []
             self.check_not_shown(alias, self._where)
-        rebased = self._rebased(given, writes) if writes and torch.is_grad_enabled() else ()
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
-        self.append(func, op_args, op_kwargs, outputs, writes=writes, rebased=rebased, redraws=redraws)
+        self.append(func, op_args, op_kwargs, outputs, writes=writes, redraws=redraws)
         return result
 
     def _draw(self, index: int, func: OpOverload, key: Any, args: Any, kwargs: Any) -> int | None:
@@ -345,12 +345,6 @@ class Recorder(Tensors, TorchDispatchMode):
     def _change_silently(self, func: Any, target: torch.Tensor, *geometry: Any) -> None:
         self.silent.add(len(self.ops))
         self._change_metadata(func, (target, *geometry), {}, (self.alias(target), *geometry), {}, [target])
-
-    def _rebased(self, given: list[torch.Tensor], writes: tuple[Alias, ...]) -> tuple[int, ...]:
-        if not any(t.requires_grad for t in given):
-            return ()
-        targets = [self.objects[alias.object] for alias in writes]
-        return tuple(self.alias(t if t._base is None else t._base).object for t in targets)
 
     def append(self, func: Any, args: Any, kwargs: Any, outputs: Any, **more: Any) -> None:
         op = Op(

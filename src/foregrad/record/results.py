@@ -6,6 +6,7 @@ input, or a new tensor that the program returns, or another look at an input's m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -71,7 +72,6 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     for op in ops:
         if op.renames is not None:
             renames.setdefault(op.renames.object, []).append(op)
-    rebased = {number for op in ops for number in op.rebased}
     by_ghost = {id(lifted.ghost): lifted for lifted in recording.inputs.all}
     inputs = [lifted.ghost for lifted in recording.inputs.all]
     escaping = _escaping(recording, [*recording.results, *stored, *inputs], renames)
@@ -85,9 +85,21 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
         kind = "input" if lifted else ("alias" if alias.storage.kind == "input" else "fresh")
         has_history = base.requires_grad and history_of(base) is not None
         if lifted is not None:
-            has_history = lifted.was_rebased and (alias.object in rebased or alias.object not in renames)
+            has_history = _is_rebased(lifted, renames.get(alias.object, ()))
         bases[id(base)] = Base(base, alias, kind, lifted, has_history, version_of(base))
     return Results(tuple(bases.values()), escaping, renames, written)
+
+
+def _is_rebased(lifted: Lifted, changes: Sequence[Op]) -> bool:
+    """Whether autograd gave an input another history, besides what changes of its geometry add to it: these are
+    replayed."""
+    node = lifted.history
+    for op in reversed(changes):
+        if op.func is torch.ops.aten.detach_.default:
+            return node is not None
+        if op.adds_node:
+            node = None if node is None else node.next_functions[0][0]
+    return node is not lifted.entry_node
 
 
 def _escaping(recording: Recording, seen: list[torch.Tensor], renames: dict[int, list[Op]]) -> tuple[torch.Tensor, ...]:

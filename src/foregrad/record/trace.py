@@ -109,9 +109,9 @@ class Op:
     writes: tuple[Alias, ...] = ()
     is_view: bool = False
     version: int = 0  # of what a view is made of
-    rebased: tuple[int, ...] = ()  # objects whose history a differentiable write changes
     redraws: int | None = None  # the op whose random numbers a checkpoint draws again
     renames: Alias | None = None  # the alias that the written object had before a change of its metadata
+    adds_node: bool = False  # whether this change is a node in the history of an object that is no view
 
 
 def aliases_in(value: Any) -> list[Alias]:
