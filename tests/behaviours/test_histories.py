@@ -90,3 +90,39 @@ def test_a_transposed_input_that_nobody_wrote_gets_no_new_history(make):
         return x.sin() * w
 
     assert_same(f, lambda: (make(), leaf(3, 2)), calls=2)
+
+
+# A view whose memory was written gets its history anew when autograd next asks for it.
+
+
+def test_a_gradient_from_before_a_write_reaches_a_leaf_that_is_itself_a_view():
+    """Its base needs no gradient: after the write a view of it has lost the leaf, and what was computed before has not."""
+
+    def f(part):
+        before = part + 0.5
+        with torch.no_grad():
+            looks = part[:, ::2]
+        looks.mul_(2).add_(1)
+        return before.sin()
+
+    def make():
+        at_edge = torch.randn(3, 2).t().requires_grad_()
+        return at_edge[-1:], at_edge
+
+    assert_same(lambda part, at_edge: f(part), make, calls=2)
+    assert_same(f, lambda: (make()[0],), calls=2)
+
+
+def test_views_of_one_of_several_views_are_made_before_the_writes_that_make_it_stale():
+    def f(row, w):
+        whole = row.view(1, 3)
+        part = whole[:, :2]
+        with torch.no_grad():
+            whole *= w
+            part.mul_(2).add_(1)
+        return part.detach(), part
+
+    def make():
+        return leaf(3, 3).sin().unbind(0)[0], leaf(3)
+
+    assert_same(f, make, calls=2, backward=False)

@@ -100,6 +100,18 @@ class RequireGrad:
 Step = Replay | Copy | Bump | Attach | Reshape | Wrap | Hook | RequireGrad
 
 
+def is_bump(step: Step) -> bool:
+    """Whether a step moves the version counter of what it is done to."""
+    if isinstance(step, Replay):
+        return step.is_in_place and not step.is_silent
+    return isinstance(step, Bump) or (isinstance(step, Copy) and step.how != "data")
+
+
+def is_view(step: Step) -> bool:
+    """Whether a step makes a view of an object."""
+    return (isinstance(step, Replay) and not step.is_in_place) or isinstance(step, Reshape)
+
+
 @dataclass(frozen=True)
 class Effects:
     """Steps before the program runs, steps after it, and where the version counters must stand."""

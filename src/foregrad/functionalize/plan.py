@@ -20,6 +20,8 @@ from foregrad.functionalize.effects import (
     Reshape,
     Step,
     Wrap,
+    is_bump,
+    is_view,
 )
 from foregrad.functionalize.flags import plan_flags
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
@@ -87,6 +89,7 @@ class _Planner:
         flags = plan_flags(recording, self.renames, self.seen | self.returned.keys(), self._made_at, self.steps)
         self.steps += flags.steps
         self._count_late_writes()
+        self._count_first_writes()
         early = self._take_early()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
         bumps = self._bumps(ordered)
@@ -293,7 +296,7 @@ class _Planner:
 
     def _count_late_writes(self) -> None:
         """A view of an input is older than a write, to memory that the input has taken over, that comes after it."""
-        bumps = [(place, self.counters.of(step.target)) for place, step in self.steps if _is_bump(step)]
+        bumps = [(place, self.counters.of(step.target)) for place, step in self.steps if is_bump(step)]
         for place, step in list(self.steps):
             counter = self.counters.of(step.target) if isinstance(step, Replay) and not step.is_in_place else None
             if counter not in self.inputs or any(at > place and of == counter for at, of in bumps):
@@ -304,6 +307,17 @@ class _Planner:
             if written and max(written) > place:
                 self.steps.append((max(written), Bump(counter, (counter,))))
                 bumps.append((max(written), counter))
+
+    def _count_first_writes(self) -> None:
+        """Writes to an input that no step counts are counted before all steps, but after the views that were made before
+        any of them: where the counter has moved, autograd makes the history of an input that is a view anew."""
+        bumps = self._bumps([step for _, step in self.steps])
+        for number in [n for n in self.inputs if n in self.bases and self.counters.of(n) == n]:
+            written = [i for writes in self.writes.values() for i, of in writes if self.counters.of(of) == number]
+            views = [at for at, step in self.steps if is_view(step) and self.counters.of(step.target) == number]
+            if written and views and min(views) < min(written):
+                missing = self.bases[number].version - self.inputs[number].version - bumps.get(number, 0)
+                self.steps += [(min(written), Bump(number, (number,)))] * missing
 
     def _is_silent(self, op: Op) -> bool:
         return op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
@@ -319,10 +333,10 @@ class _Planner:
         self.steps = [placed for placed in self.steps if placed not in early]
         return [step for _, step in early]
 
-    def _bumps(self, steps: tuple[Step, ...]) -> dict[int, int]:
+    def _bumps(self, steps: Sequence[Step]) -> dict[int, int]:
         bumps: dict[int, int] = {}
         for step in steps:
-            if _is_bump(step):
+            if is_bump(step):
                 counter = self.counters.of(step.target)
                 bumps[counter] = bumps.get(counter, 0) + 1
         return bumps
@@ -351,13 +365,6 @@ class _Planner:
             if number not in self.inputs and not is_set and base.version:
                 late[number] = base.version
         return late
-
-
-def _is_bump(step: Step) -> bool:
-    """Whether a step moves the version counter of what it is done to."""
-    if isinstance(step, Replay):
-        return step.is_in_place and not step.is_silent
-    return isinstance(step, Bump) or (isinstance(step, Copy) and step.how != "data")
 
 
 def _shows_less(op: Op) -> bool:

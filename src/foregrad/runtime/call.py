@@ -102,7 +102,6 @@ class CallWriter:
         if self.compiled.donation is not None:
             self._drop_grads(source)
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
-        emit_version_shifts(source, self.effects, inputs=True)
         if self.sources:
             # Inside `no_grad` a function may enable gradients again: what it returns then has a history.
             set_mode(source, grad_enabled, True)
@@ -120,6 +119,7 @@ class CallWriter:
         else:
             self._run(source, without_grad=not grad_enabled)
             self._name_results(source)
+        emit_version_shifts(source, self.effects, inputs=True)
         steps = after_donation(self.effects.steps, self.calling.aliases, self.written)
         toggles = [s for s in steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
         if toggles or any(getattr(s, "how", "") for s in steps):
@@ -270,11 +270,11 @@ class CallWriter:
         """Let the counters of inputs stand, while values in their memory are saved, where they will stand in the end:
         a later write by the user is then noticed, and the effects of this call are not. Autograd must have looked at
         the inputs before: a view whose counter has moved gets its history anew."""
-        counters = self._counters()
-        numbers = [n for n, bumps in self.effects.bumps.items() if bumps and n in counters and n in self.effects.inputs]
         set_to, get = source.name("set_version", set_version), source.name("version_of", version_of)
-        for number in numbers:
-            source.line(f"{set_to}(o{number}, {get}(o{number}) {sign} {self.effects.bumps[number]})")
+        for number in self._counters():
+            moves = self.effects.bumps.get(number, 0) + self.effects.version_shifts.get(number, 0)
+            if moves and number in self.effects.inputs:
+                source.line(f"{set_to}(o{number}, {get}(o{number}) {sign} {moves})")
 
     def _counters(self) -> list[int]:
         """Version counters of the caller's tensors that are saved or watched."""

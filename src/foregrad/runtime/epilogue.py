@@ -78,8 +78,8 @@ class FunctionView(torch.autograd.Function):
 def emit_version_shifts(source: Source, effects: Effects, inputs: bool) -> None:
     """Bring the version counters to where the effects will leave them as eager does.
 
-    This must happen before anything is saved for backward and before views are re-made: the counter is also the stamp
-    by which autograd knows that a view is stale.
+    This must happen after autograd has looked at the inputs and before views are re-made: the counter is also the stamp
+    by which autograd knows that a view is stale. `_shift_versions` of the call sees to what is saved for backward.
     """
     shifts = {n: s for n, s in effects.version_shifts.items() if (n in effects.inputs) is inputs and s > 0}
     if shifts and not inputs:
