@@ -96,7 +96,7 @@ def test_a_transposed_input_that_nobody_wrote_gets_no_new_history(make):
 
 
 def test_a_gradient_from_before_a_write_reaches_a_leaf_that_is_itself_a_view():
-    """Its base needs no gradient: after the write a view of it has lost the leaf, and what was computed before has not."""
+    """Its base needs no gradient: after the write its views have lost the leaf, and what came before has not."""
 
     def f(part):
         before = part + 0.5
@@ -126,3 +126,30 @@ def test_views_of_one_of_several_views_are_made_before_the_writes_that_make_it_s
         return leaf(3, 3).sin().unbind(0)[0], leaf(3)
 
     assert_same(f, make, calls=2, backward=False)
+
+
+def test_a_view_gets_other_data_between_two_writes():
+    """Its base is not written by the second one, and gets its history nevertheless."""
+
+    def f(base, part, w):
+        part.mul_(w)
+        part.data = part.data * 2
+        part.mul_(w * 2)
+        return part * 1
+
+    def make():
+        base = leaf(6).sin()
+        return base, base[1:], leaf(5)
+
+    assert_same(f, make, calls=2)
+
+
+def test_a_leaf_is_transposed_without_gradients_and_looked_at():
+    """The node where its gradient arrives is made for the new shape: none of the capture's is left."""
+
+    def f(x):
+        with torch.no_grad():
+            x.t_()
+        return x[1:]
+
+    assert_same(f, lambda: (leaf(2, 3),), calls=2)

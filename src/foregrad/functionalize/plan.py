@@ -295,10 +295,11 @@ class _Planner:
                 self.steps.append((op.index, Bump(counter, (counter,))))
 
     def _count_late_writes(self) -> None:
-        """A view of an input is older than a write, to memory that the input has taken over, that comes after it."""
+        """A view of an input, and a view that gets other memory, is older than a write to this memory that comes after:
+        the last write that a counter counts is counted in its place."""
         bumps = [(place, self.counters.of(step.target)) for place, step in self.steps if is_bump(step)]
         for place, step in list(self.steps):
-            counter = self.counters.of(step.target) if isinstance(step, Replay) and not step.is_in_place else None
+            counter = self.counters.of(step.target) if isinstance(step, Replay) else None
             if counter not in self.inputs or any(at > place and of == counter for at, of in bumps):
                 continue
             written = [
@@ -309,8 +310,8 @@ class _Planner:
                 bumps.append((max(written), counter))
 
     def _count_first_writes(self) -> None:
-        """Writes to an input that no step counts are counted before all steps, but after the views that were made before
-        any of them: where the counter has moved, autograd makes the history of an input that is a view anew."""
+        """Writes to an input that no step counts are counted before all steps, but after the views that were made
+        earlier: where the counter has moved, autograd makes the history of an input that is a view anew."""
         bumps = self._bumps([step for _, step in self.steps])
         for number in [n for n in self.inputs if n in self.bases and self.counters.of(n) == n]:
             written = [i for writes in self.writes.values() for i, of in writes if self.counters.of(of) == number]

@@ -32,7 +32,9 @@ class Grads:
         self._recorder = recorder
         self._inputs = inputs
         self._nodes: list[Any] = []  # accumulators of the ghosts: the hooks on them live as long as they do
-        self._handles: list[Any] = []  # of hooks on real leaves, while the function runs
+        self._handles: list[
+            tuple[Any, Any]
+        ] = []  # accumulators of real leaves, and hooks on them, while the function runs
         self._thread = threading.get_ident()
         self.on_entry: dict[Lifted, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
         self.accumulated: set[Lifted] = set()  # inputs to which `backward()` inside the function adds
@@ -84,8 +86,7 @@ class Grads:
         with no_dispatch_modes():
             accumulator = _accumulator(real)
         if accumulator is not None:
-            self._handles.append(accumulator.register_prehook(move))
-            self._nodes.append(accumulator)
+            self._handles.append((accumulator, accumulator.register_prehook(move)))
 
     def hook(self, lifted: Lifted) -> None:
         """A hook on an input belongs to the real tensor, so no gradient inside the function would pass through it."""
@@ -173,7 +174,7 @@ class Grads:
 
     def finish(self) -> None:
         """The function has returned or raised: real leaves are as they were."""
-        for handle in self._handles:
+        for _, handle in self._handles:
             handle.remove()
         self._handles = []
 
