@@ -152,6 +152,13 @@ def replaces_memory(x):
     return y, head
 
 
+def replaces_memory_by_that_of_an_input(x):
+    y = torch.full((1,), 0.5)
+    head = y[:1]
+    y.set_(x.detach())
+    return y, head
+
+
 NESTED = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
 
 
@@ -170,6 +177,7 @@ WITH_A_LINE = {
     "stored": (stores, {}, "def stores", "`STORE`"),
     "leaf": (makes_a_leaf, {}, "def makes_a_leaf", "a leaf that it made"),
     "old memory": (replaces_memory, {}, "y[:1]", "memory it replaced"),
+    "memory before an input's": (replaces_memory_by_that_of_an_input, {}, "y[:1]", "memory it replaced"),
     "layout": (takes, {"mask": torch.eye(2).to_sparse()}, "def takes", "argument mask has the layout"),
     "sparse rows": (takes, {"mask": SPARSE_ROWS}, "def takes", "argument mask has the layout"),
     "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask has the layout torch.jagged"),

@@ -170,6 +170,29 @@ def test_OUT_5_detached_alias_that_was_written_with_a_gradient_of_its_own():
     assert_same(f, lambda: (leaf(2, 3), leaf(2, 3)))
 
 
+NEW = {
+    "full": lambda x: torch.full((1,), 0.5),
+    "zeros": lambda x: torch.zeros(1),
+    "computed": lambda x: x.detach() * 2,
+    "detach() of one": lambda x: (x.detach() * 2).detach(),
+    "data of one": lambda x: (x.detach() * 2).data,
+    "view of one": lambda x: (x.detach() * 2)[:1],
+}
+
+
+@pytest.mark.parametrize("new", NEW.values(), ids=NEW)
+@MAKERS
+def test_OUT_5_a_new_tensor_that_takes_over_the_memory_of_an_input(new, make):
+    def f(x):
+        y = new(x)
+        y.set_(x.detach())
+        z = new(x)
+        z.data = x.detach()[1:]
+        return y, z, y[:1]
+
+    assert_same(f, lambda: (make(3),), calls=2)
+
+
 # OUT-6: multi-output views
 
 SPLITS = {

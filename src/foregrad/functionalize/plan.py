@@ -20,11 +20,10 @@ from foregrad.functionalize.effects import (
     Reshape,
     Step,
     Wrap,
-    is_bump,
-    is_view,
 )
 from foregrad.functionalize.flags import plan_flags
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
+from foregrad.functionalize.versions import Versions
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view
@@ -88,11 +87,12 @@ class _Planner:
         self._count_changes(ops)
         flags = plan_flags(recording, self.renames, self.seen | self.returned.keys(), self._made_at, self.steps)
         self.steps += flags.steps
-        self._count_late_writes()
-        self._count_first_writes()
+        versions = Versions(self.counters, self.inputs, self.bases, self.writes)
+        self.steps += versions.late_writes(self.steps)
+        self.steps += versions.first_writes(self.steps)
         early = self._take_early()
         ordered = tuple(step for _, step in sorted(self.steps, key=lambda s: s[0]))
-        bumps = self._bumps(ordered)
+        bumps = versions.bumps(ordered)
         return Effects(
             prologue=(*flags.before, *early),
             steps=ordered,
@@ -152,12 +152,20 @@ class _Planner:
 
     def _taken_over(self, number: int) -> Op | None:
         """The op by which a new tensor, of no interest before, took over another's memory."""
-        if self.counters.first_alias(number).parent is not None:
+        if self._has_source(number):
             return None
         changes = [
             op for op in self.renames.get(number, ()) if isinstance(op.args[1] if len(op.args) > 1 else None, Alias)
         ]
         return changes[-1] if changes else None
+
+    def _has_source(self, number: int) -> bool:
+        """Whether an object came into being as a look at another one that is there after the call."""
+        while (parent := self.counters.first_alias(number).parent) is not None:
+            number = parent.object
+            if number in self.returned or number in self.inputs:
+                return True
+        return False
 
     def _create(self, number: int) -> None:
         alias = self.counters.first_alias(number)
@@ -168,13 +176,13 @@ class _Planner:
         self._need(alias.parent.object if base is None else base.object)
         parent = alias.parent
         source = self.bases.get(parent.object)
+        taken = self._taken_over(parent.object) if source is not None and source.kind == "alias" else None
+        if taken is not None and taken.index > op.index:
+            raise self._replaced(op)
         if source is not None and source.kind == "fresh" and source.alias is not parent:
             # The base changed its geometry later, and is returned in its last one.
             if source.alias.storage is not parent.storage:
-                raise CaptureError(
-                    "the function returns a tensor whose memory it replaced, and a view of the old memory.\n"
-                    f"  at {op.origin}\nReturn one of them."
-                )
+                raise self._replaced(op)
             how = "part" if isinstance(op.outputs, list) else "view"
             stamp = self._stamp(op, number)
             step = Reshape(number, parent.object, alias.geometry, how, stamp, op.grad_enabled)
@@ -185,6 +193,12 @@ class _Planner:
             self.steps.append((op.index, _as_one_view(number, base, alias, op.grad_enabled)))
         else:
             self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
+
+    def _replaced(self, view: Op) -> CaptureError:
+        return CaptureError(
+            "the function returns a tensor whose memory it replaced, and a view of the old memory.\n"
+            f"  at {view.origin}\nReturn one of them."
+        )
 
     def _below(self, alias: Alias) -> Alias | None:
         """The new tensor at the end of a chain of views that can be made in one step, since it has no history."""
@@ -294,32 +308,6 @@ class _Planner:
             if counter in self.inputs:
                 self.steps.append((op.index, Bump(counter, (counter,))))
 
-    def _count_late_writes(self) -> None:
-        """A view of an input, and a view that gets other memory, is older than a write to this memory that comes after:
-        the last write that a counter counts is counted in its place."""
-        bumps = [(place, self.counters.of(step.target)) for place, step in self.steps if is_bump(step)]
-        for place, step in list(self.steps):
-            counter = self.counters.of(step.target) if isinstance(step, Replay) else None
-            if counter not in self.inputs or any(at > place and of == counter for at, of in bumps):
-                continue
-            written = [
-                i for writes in self.writes.values() for i, target in writes if self.counters.of(target) == counter
-            ]
-            if written and max(written) > place:
-                self.steps.append((max(written), Bump(counter, (counter,))))
-                bumps.append((max(written), counter))
-
-    def _count_first_writes(self) -> None:
-        """Writes to an input that no step counts are counted before all steps, but after the views that were made
-        earlier: where the counter has moved, autograd makes the history of an input that is a view anew."""
-        bumps = self._bumps([step for _, step in self.steps])
-        for number in [n for n in self.inputs if n in self.bases and self.counters.of(n) == n]:
-            written = [i for writes in self.writes.values() for i, of in writes if self.counters.of(of) == number]
-            views = [at for at, step in self.steps if is_view(step) and self.counters.of(step.target) == number]
-            if written and views and min(views) < min(written):
-                missing = self.bases[number].version - self.inputs[number].version - bumps.get(number, 0)
-                self.steps += [(min(written), Bump(number, (number,)))] * missing
-
     def _is_silent(self, op: Op) -> bool:
         return op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
 
@@ -333,14 +321,6 @@ class _Planner:
         ]
         self.steps = [placed for placed in self.steps if placed not in early]
         return [step for _, step in early]
-
-    def _bumps(self, steps: Sequence[Step]) -> dict[int, int]:
-        bumps: dict[int, int] = {}
-        for step in steps:
-            if is_bump(step):
-                counter = self.counters.of(step.target)
-                bumps[counter] = bumps.get(counter, 0) + 1
-        return bumps
 
     def _shifts(self, bumps: dict[int, int]) -> dict[int, int]:
         shifts: dict[int, int] = {}
