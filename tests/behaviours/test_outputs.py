@@ -423,6 +423,15 @@ def test_OUT_12_strides_of_a_tensor_without_elements(writes):
     assert_same(f, lambda: (torch.rand(0, 3),), calls=2)
 
 
+def test_OUT_12_strides_of_a_tensor_without_elements_that_is_written_through_a_view():
+    def f(x):
+        y = (x * 2).movedim(0, -1)
+        y.ravel().copy_(y.ravel() + 1)
+        return y, y.stride()
+
+    assert_same(f, lambda: (leaf(0, 3),), calls=2)
+
+
 def test_OUT_12_strides_of_dimensions_of_size_1():
     """The kernel gives the sum another stride than torch's fake tensors say: nothing can be written over it."""
 

@@ -14,6 +14,7 @@ import torch
 
 from foregrad.record.trace import Alias
 from foregrad.substrate import OpOverload
+from foregrad.words.spec import contiguous_stride
 
 aten = torch.ops.aten
 
@@ -27,7 +28,7 @@ def _same(emit: Emit, parent: Any, new: Any, args: Any, parent_alias: Alias, ali
 
 
 def _reshaped(emit: Emit, parent: Any, new: Any, args: Any, parent_alias: Alias, alias: Alias) -> Any:
-    if not (alias.spec.is_contiguous and parent_alias.spec.is_contiguous):
+    if any(one.stride != contiguous_stride(one.size) for one in (alias, parent_alias)):  # also where nothing is in them
         return None
     return emit(aten.view.default, (new, list(parent_alias.size)), parent_alias)
 
