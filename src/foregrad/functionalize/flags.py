@@ -36,18 +36,21 @@ def plan_flags(
     inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
     before: list[Step] = []
     placed: list[Placed] = []
-    asked = {number: place for number, place, _ in recording.intercept.flags}
+    asked: dict[int, list[Placed]] = {}
+    for number, place, flag in recording.intercept.flags:
+        asked.setdefault(number, []).append((place + 0.2, RequireGrad(number, flag)))
     for number, lifted in inputs.items():
-        if not _is_changed(lifted, renames.get(number, ())):
+        wishes = asked.get(number, [])
+        if not (is_flagged(lifted.ghost) and not lifted.required_grad):
+            placed += wishes
             continue
-        place = asked.get(number, -1.0) + 0.2
-        if not lifted.ghost.requires_grad:
-            placed.append((place, RequireGrad(number, False)))
-            continue
-        _refuse_other_shape(lifted, renames.get(number, ()))
+        changes = renames.get(number, ())
+        _refuse_other_shape(lifted, changes)
         before.append(RequireGrad(number, True))
-        if any(_looks_at(step, number) and at < place for at, step in steps):
-            placed += [(-1.0, RequireGrad(number, False)), (place, RequireGrad(number, True))]
+        is_detached = any(op.func is aten.detach_.default for op in changes)
+        last = max((at for at, _ in wishes), default=-1.0)
+        if is_detached or any(_looks_at(step, number) and at < last for at, step in steps):
+            placed += [(-1.0, RequireGrad(number, False)), *wishes]
     leaves = {number for number in made - inputs.keys() if is_leaf(recording.recorder.objects[number])}
     for number, at, flag in recording.intercept.flags:
         if number in leaves:
@@ -57,11 +60,6 @@ def plan_flags(
             placed.append((made_at(number) + 0.2, RequireGrad(number, True)))
     before += [Hook(lifted.alias.object, hook) for lifted, hook in recording.intercept.hooks]
     return Flags(tuple(before), tuple(placed))
-
-
-def _is_changed(lifted: Lifted, changes: Sequence[Op]) -> bool:
-    is_detached = any(op.func is aten.detach_.default for op in changes)
-    return is_leaf(lifted.ghost) and lifted.ghost.requires_grad != lifted.required_grad and not is_detached
 
 
 def _refuse_other_shape(lifted: Lifted, changes: Sequence[Op]) -> None:

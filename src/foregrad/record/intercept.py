@@ -144,7 +144,9 @@ class Intercept(TorchFunctionMode):
         self._recorder.append(SET_DATA, (before, taken), {}, after, renames=before)
 
     def detach_in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """`detach_` changes no memory and reaches no dispatch mode."""
+        """`detach_` changes no memory and reaches no dispatch mode. A leaf has no history to lose, only its flag."""
+        if args[0].is_leaf and args[0]._base is None:
+            return self.require_grad(func, args, kwargs)
         before = self._recorder.alias(args[0])
         result = func(*args, **kwargs)
         after = self._recorder.register(args[0], parent=before, op=len(self._recorder.ops))
@@ -259,6 +261,11 @@ class Intercept(TorchFunctionMode):
         if args[0].requires_grad is not before:
             self.flags.append((number, len(self._recorder.ops) - 1, not before))
         lifted = self._inputs.of_ghost(args[0])
+        if lifted is not None and not lifted.is_leaf and args[0].requires_grad and not before:
+            refuse(
+                f"cuts an input {lifted.spec} off from its history in place, and tells it to require a gradient",
+                "Make a new tensor, with .detach().requires_grad_(), or do it outside.",
+            )
         if lifted is not None and not lifted.required_grad:
             with no_dispatch_modes():
                 self._grads.watch(lifted)
