@@ -74,6 +74,8 @@ conformance: $(STAMP)
 	$(PY) -m tests.conformance all --dynamic
 	$(PY) -m tests.fuzz --count 8000
 	$(PY) -m tests.keep.fuzz --count 50000
+	$(PY) -m tests.keep.stale --alone
+	$(PY) -m tests.keep.stale --count 2000
 	$(PY) -m tests.keep.kills --kills 1000
 	$(PY) -m tests.keep.kills --kills 1000 --damage
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours

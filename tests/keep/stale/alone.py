@@ -1,0 +1,23 @@
+"""Each form by itself, as plainly as it can be, with each of its edits and changes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.keep.stale.form import Takes
+from tests.keep.stale.packages import FORMS, Level, Package, can_change, edits_of
+
+
+def alone(home: str = "main") -> Iterator[Package]:
+    """Every form, with each of its edits, and changed in a running process."""
+    for name, form in FORMS.items():
+        levels = (
+            (Level(name, home),) if form.takes is Takes.NOTHING else (Level("value: literal", home), Level(name, home))
+        )
+        package = Package((levels,))
+        for edit in edits_of(package):
+            yield replace(package, edit=edit)
+        for depth in range(len(levels)):
+            if can_change(levels, depth):
+                yield replace(package, change=(0, depth))
