@@ -290,6 +290,18 @@ def test_IN_8_an_input_grows_for_a_result():
     assert_same(lambda x, y: torch.add(y, 1, out=x) * 2, lambda: (torch.empty(0), torch.randn(4)), calls=2)
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("size", [0, 1, 3])
+def test_IN_8_an_expanded_input_is_not_resized_for_a_result(size):
+    """Eager raises an error; the new shape would hide from capture what is wrong with the old one."""
+
+    def f(x, y):
+        torch.add(y, 1, out=x[:1].expand(2))
+        return x + 1
+
+    assert_refused(f, (torch.randn(3), torch.randn(size)), at="out=")
+
+
 def test_IN_8_an_input_that_shares_memory_grows():
     def f(x, y):
         x.resize_(8).fill_(2)

@@ -449,3 +449,29 @@ def test_an_input_of_another_shape_than_before_that_is_told_to_require_a_gradien
         return a * a
 
     assert_refused(fn, (torch.randn(2, 3)[1:],), at="# here")
+
+
+@pytest.mark.parametrize("write", [lambda v: v.mul_(2), lambda v: v.transpose_(0, 1), lambda v: v[:1].zero_()])
+def test_a_write_to_a_view_of_a_leaf_raises_in_its_own_line(write):
+    """Before whatever the function would raise after it."""
+
+    def f(part):
+        write(part)
+        raise ValueError("the line before has raised")
+
+    assert_same(f, lambda: (leaf(6).view(-1)[1:],))
+
+
+def test_a_view_of_a_leaf_is_written_without_gradients():
+    def f(part):
+        before = part * 2
+        with torch.no_grad():
+            part.mul_(3)
+        return before, part * 2, part[1:]
+
+    def make():
+        whole = leaf(3, 2)
+        return whole[1:], whole
+
+    assert_same(f, lambda: (make()[0],), calls=2)
+    assert_same(lambda part, whole: f(part), make, calls=2)

@@ -261,6 +261,8 @@ class Inputs:
             if real.requires_grad and not is_leaf and real._base is not None and not real._base.requires_grad:
                 # A view of a leaf that is a view itself, of a tensor without gradients: so is the ghost.
                 slot = ghost = torch.ops.aten.alias.default(ghost).requires_grad_()
+            elif real.requires_grad and not is_leaf and real._base is not None and real._base.is_leaf:
+                slot = ghost.requires_grad_()  # a view of a leaf, which nobody may write to: so is the ghost
             elif real.requires_grad and not is_leaf:
                 slot = new_ghost(ghost.size(), ghost.stride(), real.dtype, ghost.device).requires_grad_()
                 self._recorder.unlisted.append(slot)

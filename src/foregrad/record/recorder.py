@@ -332,9 +332,13 @@ class Recorder(Tensors, TorchDispatchMode):
         for place, made in outcome.resized:
             target = given[place]
             num_uses = sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given)
-            if target.requires_grad or num_uses > 1:
+            is_expanded = any(
+                stride == 0 and size > 1 for size, stride in zip(target.size(), target.stride(), strict=True)
+            )
+            if target.requires_grad or num_uses > 1 or is_expanded:
+                why = "is expanded" if is_expanded else "needs a gradient or is read too"
                 raise CaptureError(
-                    f"an out= argument {self.alias(target).spec} is resized that needs a gradient or is read too.\n"
+                    f"an out= argument {self.alias(target).spec} is resized that {why}.\n"
                     f"{self._where()}\nGive it the shape of the result, or leave out= away."
                 )
             self._change_silently(aten.resize_.default, target, list(made.size))
