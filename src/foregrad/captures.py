@@ -17,6 +17,7 @@ from foregrad.words.progress import Timings
 if TYPE_CHECKING:
     from foregrad.dynamic import Conditions
     from foregrad.program.program import Program
+    from foregrad.record.executed import Reads
     from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
     from foregrad.runtime.python_guard import PythonGuard
@@ -67,6 +68,15 @@ class Capture:
         generated = generated_of(self.call)
         assert generated is not None
         found: PythonGuard = generated.namespace[PYTHON]
+        return found
+
+    @property
+    def reads(self) -> Reads:
+        """By which names the function read in Python."""
+        generated = generated_of(self.call)
+        assert generated is not None
+        recipe: Any = generated.recipes[PYTHON]
+        found: Reads = recipe.reads
         return found
 
     @property

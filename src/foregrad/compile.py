@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import threading
-import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foregrad.again import Again, can_be_made_again
 from foregrad.captures import Capture, warn_of_many
 from foregrad.errors import CannotKeep, CaptureError
-from foregrad.keep.places import Places
-from foregrad.keep.warm import CAPTURED, FoundCall, Origin, find_call, keep_call
-from foregrad.keys.environment import environment_of
-from foregrad.keys.ingredients import Key, differences
-from foregrad.keys.sources import Sources, sources_of
+from foregrad.keep.warm import CAPTURED, Origin
 from foregrad.record.tracebacks import readable
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
+from foregrad.warm_starts import WarmStarts
 from foregrad.words.progress import Timings, part, watched
 
 if TYPE_CHECKING:
@@ -32,11 +26,10 @@ if TYPE_CHECKING:
     from foregrad.entries.trust import Signer
     from foregrad.record.sizes import Dimensions
     from foregrad.regions.regions import Regions
-    from foregrad.runtime.halves import CompiledStage
     from foregrad.twins import Twins
 
 
-class Compiled:
+class Compiled(WarmStarts):
     """A function that runs its captured programs."""
 
     def __init__(self, target: Any, way: Way) -> None:
@@ -71,8 +64,8 @@ class Compiled:
                 if result is not MISS:
                     return result
             warn_of_many(self.name, [made.reason for made in self.captures], self._advice)
-            sources = self._sources(args, kwargs)
-            found = self._find(sources, args, kwargs)
+            lookup = self._lookup(args, kwargs)
+            found = self._find(lookup, args, kwargs)
             if isinstance(found, Capture):
                 result = found.call(args, kwargs)
                 if result is not MISS:
@@ -82,6 +75,7 @@ class Compiled:
                     return result
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._best_capture(args, kwargs, found)
+            made, keep = self._to_keep(lookup, made)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
@@ -93,156 +87,13 @@ class Compiled:
                 f"for a second call{changed}.\n{definition(self._target)}\nPass the value as an argument; return the "
                 "new one."
             )
-        self._keep(made, sources)
-        made.stage.on_backward = lambda: self._keep(made, sources)
+        keep()
+        made.stage.on_backward = keep
         return result
 
     def _add(self, made: Capture) -> None:
         self.captures = (*self.captures, made)
         self._calls = (made.call, *self._calls)
-
-    # -- warm starts ------------------------------------------------------------------------------------
-
-    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
-        """The key of the call from its sources; None where nothing is kept."""
-        if self.way.cache is None:
-            return None
-        environment = environment_of(self.way, kind=self._kind, **self._options())
-        found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
-        if can_be_made_again(args, kwargs):
-            return found
-        return replace(
-            found, unsure=(*found.unsure, "an argument wraps others, has a history, or shares memory with another")
-        )
-
-    def _options(self) -> dict[str, Any]:
-        """What changes a capture beside the target and its state."""
-        return {"dynamic": self.way.dynamic}
-
-    def _places(self) -> Places:
-        return Places(self._state(), self._target)
-
-    def _find(self, sources: Sources | None, args: Any, kwargs: Any) -> Capture | Origin:
-        if sources is None:
-            return Origin(CAPTURED)
-        if not sources.is_sure:
-            return Origin(
-                CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure)
-            )
-        if sources.key.digest in self._wrong:
-            return self._wrong[sources.key.digest]
-        again = Again(self.name, args, kwargs, functools.partial(self._recorded, sources))
-        found = find_call(self.way.cache, sources.key.digest, self._places(), again)
-        if isinstance(found, Origin):
-            return found
-        about = found.about
-        again.expected = about["contents"]
-        if about["slow"]:
-            from foregrad.runtime.fallbacks import warn_of_slow_parts
-
-            warn_of_slow_parts(self.name, about["slow"])
-        capture = Capture(
-            reason=about["reason"],
-            call=found.call,
-            description=dict(about["description"]),
-            timings=found.timings,
-            origin=found.origin,
-            num_nodes=about["nodes"],
-            listing=lambda: str(about["program"]),
-            record=again,
-            find_regions=lambda: found.regions,
-            sources=sources,
-        )
-        return self._checked(capture, found, args, kwargs) if self.way.cache.draws_check() else capture
-
-    def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | Origin:
-        """What was found, while a copy of this process looks whether a capture gives the same program now. Where a
-        process cannot be copied, that is done first."""
-        from foregrad.words.copies import can_be_copied, in_a_copy
-
-        def compare() -> list[str]:
-            return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs))]
-
-        if not can_be_copied():
-            return self._settle(capture, compare())
-        self.way.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
-        return capture
-
-    def _key_of(self, args: Any, kwargs: Any) -> Key:
-        """The key of the program that a capture gives; nothing is compiled."""
-        from foregrad.keys.program_key import program_key
-        from foregrad.words.threads import one_thread
-
-        with one_thread():  # a copy of the process has no others
-            captured = self._record(args, kwargs)
-        return program_key(captured.program.apply(self.way.passes), self._way_of(captured))
-
-    def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
-        """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
-        its entry is removed, and later calls are captured."""
-        origin = found.origin
-        if not answer or isinstance(answer, Exception):
-            said = f"it could not be checked: {answer}" if answer else "checked: a capture gives the same program"
-            told = replace(found, origin=replace(origin, reasons=(said,)))
-            with self._lock:
-                self.captures = tuple(told if one is found else one for one in self.captures)
-            return told
-        assert origin.key is not None
-        with self._lock:
-            wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
-            self._wrong[origin.key] = wrong
-            self.captures = tuple(one for one in self.captures if one is not found)
-            self._calls = tuple(call for call in self._calls if call is not found.call)
-        stays = self.way.cache.delete(origin.key)
-        done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
-        lines = "\n".join(answer)
-        self._warn(
-            f"{self.name} was found in {origin.where} without tracing, but a capture gives another program:\n{lines}\n"
-            f"{done} calls are captured. Its key does not see what has changed: say cache=False where it is compiled, "
-            "and please report it."
-        )
-        return wrong
-
-    def _warn(self, message: str) -> None:
-        """Warn at the definition of the function: what is found out in the background belongs to no call."""
-        code = getattr(inspect.unwrap(self._target), "__code__", None)
-        if code is None:
-            warnings.warn(message, stacklevel=2)
-        else:
-            warnings.warn_explicit(message, UserWarning, code.co_filename, code.co_firstlineno)
-
-    def _recorded(self, sources: Sources, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
-        made = self._new_capture(args, kwargs, self.way)
-        made.stage.on_backward = lambda: self._keep(made, sources)
-        return made.stage, made.contents
-
-    def _keep(self, made: Capture, sources: Sources | None) -> None:
-        """Leave a capture, which has run, to later processes."""
-        from foregrad.runtime.fallbacks import slow_parts
-
-        if sources is None or made.program_key is None or sources.key.digest in self._wrong:
-            return
-        about = {
-            "name": self.name,
-            "reason": made.reason,
-            "origin": {"how": made.origin.how, "reasons": list(made.origin.reasons)},
-            "program": str(made),
-            "contents": made.contents,
-            "description": [[name, text] for name, text in made.description.items()],
-            "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
-            "nodes": made.num_nodes,
-            "slow": slow_parts(made.stage.cut_runs),
-        }
-        why = self._why_not_kept() or keep_call(
-            self.way.cache, sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about
-        )
-        reasons = (*made.origin.reasons, *([why] if why else []))
-        told = replace(made, sources=sources, origin=replace(made.origin, reasons=reasons))
-        with self._lock:
-            self.captures = tuple(told if one is made else one for one in self.captures)
-
-    def _why_not_kept(self) -> str | None:
-        return None
 
     # -- capturing --------------------------------------------------------------------------------------
 
@@ -305,10 +156,6 @@ class Compiled:
             captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
         )
 
-    def _way_of(self, captured: Captured) -> Way:
-        """How a captured program is made to run."""
-        return self.way
-
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         from foregrad.making import make_capture
 
@@ -360,10 +207,6 @@ class Compiled:
     _advice = (
         "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
     )
-
-    def _state(self) -> tuple[Any, ...]:
-        """The modules, optimizers and tensors whose contents the programs read and write."""
-        return ()
 
     @property
     def origin(self) -> Origin | None:

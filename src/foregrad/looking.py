@@ -55,4 +55,4 @@ def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonR
 
 
 def _reached(recording: Recording, again: PythonReads, tensors: Tensors, arguments: dict[str, Any]) -> Reached:
-    return again.reach(recording.recorder.executed.scopes(), tensors, objects_in(arguments))
+    return Reached.of(again.reach(recording.recorder.executed.scopes(), tensors, objects_in(arguments)))

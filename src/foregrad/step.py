@@ -18,6 +18,7 @@ from foregrad.captures import Capture
 from foregrad.choice import Choice, checked, for_backend, refuse_keywords
 from foregrad.compile import Compiled
 from foregrad.errors import CaptureError, CreatesState
+from foregrad.keep.lookup import Lookup
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
 from foregrad.runtime.way import Pass, Way
@@ -118,8 +119,8 @@ class Step(Compiled):
     def _why_not_kept(self) -> str | None:
         return "it is not kept, since it does something in Python when it is captured" if self._does_more else None
 
-    def _find(self, sources: Sources | None, args: Any, kwargs: Any) -> Capture | Origin:
-        found = super()._find(sources, args, kwargs)
+    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | Origin:
+        found = super()._find(lookup, args, kwargs)
         if isinstance(found, Capture):
             for one in self.state:
                 if isinstance(one, torch.optim.Optimizer):

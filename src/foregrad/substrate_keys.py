@@ -5,6 +5,7 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
+import abc
 import json
 import sys
 from collections.abc import Callable
@@ -32,7 +33,9 @@ __all__ = [
     "op_name",
     "python_parts_of_op",
     "pytree_functions",
+    "registered_with",
     "replaced_kernels",
+    "undisabled",
 ]
 
 CustomOpDef = custom_ops.CustomOpDef
@@ -155,3 +158,20 @@ def foreign_decompositions(is_foreign: Callable[[Any], bool]) -> list[tuple[str,
     return sorted(
         {str(op): function for table in tables for op, function in table.items() if is_foreign(function)}.items()
     )
+
+
+def registered_with(cls: type) -> list[type]:
+    """Classes that were registered with an abstract class, and are no subclasses of it."""
+    if "_abc_impl" in vars(cls):
+        found = (one() for one in abc._get_dump(cls)[0])  # type: ignore[attr-defined]
+        return [one for one in found if one is not None]
+    return []
+
+
+def undisabled(function: Any) -> Any:
+    """A function without what keeps torch's compiler out of it, which torch puts around some of its own when that is
+    loaded."""
+    held = vars(function)
+    if function.__globals__.get("__name__") == "torch._compile":
+        return held.get("__wrapped__", function)
+    return held.get("_torchdynamo_orig_callable", function)

@@ -55,7 +55,7 @@ def entry_file(folder: Path, key: str) -> Path:
 
 def test_a_list_says_what_each_entry_is(cache: fg.Cache, tmp_path: Path):
     rows = said("ls", folder=tmp_path / "cache")
-    assert sorted(row["kind"] for row in rows) == ["call", "call", "halves", "halves"]
+    assert sorted(row["kind"] for row in rows) == ["call", "call", "halves", "halves", "read sets", "read sets"]
     assert {row["torch"] for row in rows} == {torch.__version__}
     assert all("scales" in row["name"] and row["size"] > 0 and row["problem"] is None for row in rows)
     text = run("ls", folder=tmp_path / "cache").output
@@ -128,12 +128,12 @@ def test_verify_gc_and_stats(cache: fg.Cache, tmp_path: Path):
     folder = tmp_path / "cache"
     assert said("verify", folder=folder) == []
     counted = said("stats", folder=folder)
-    assert counted["entries"] == 4
+    assert counted["entries"] == 6
     assert counted["misses"] == {"not there": 2}
     (swept,) = said("gc", folder=folder)
-    assert (swept["evicted"], swept["kept"]) == (0, 4)
+    assert (swept["evicted"], swept["kept"]) == (0, 6)
     (swept,) = said("gc", "--max-bytes", "0", folder=folder)
-    assert (swept["evicted"], swept["kept"]) == (4, 0)
+    assert (swept["evicted"], swept["kept"]) == (6, 0)
     assert "0 entries" in run("stats", folder=folder).output
 
 
@@ -142,10 +142,10 @@ def test_entries_go_to_a_shared_place_and_come_back(cache: fg.Cache, tmp_path: P
     secret = secrets.token_hex(32)
     (tmp_path / "key").write_text(secret)
     (tmp_path / "key").chmod(0o600)
-    assert len(said("push", shared, folder=folder, FOREGRAD_CACHE_KEY=secret)["keys"]) == 4
+    assert len(said("push", shared, folder=folder, FOREGRAD_CACHE_KEY=secret)["keys"]) == 6
     assert said("push", shared, "--key", str(tmp_path / "key"), folder=folder)["keys"] == []
-    assert len(said("ls", "--cache", shared, FOREGRAD_CACHE_KEY=secret)) == 4
-    assert len(said("pull", shared, folder=other, FOREGRAD_CACHE_KEY=secret)["keys"]) == 4
+    assert len(said("ls", "--cache", shared, FOREGRAD_CACHE_KEY=secret)) == 6
+    assert len(said("pull", shared, folder=other, FOREGRAD_CACHE_KEY=secret)["keys"]) == 6
     assert calls(other)
     stranger = run("pull", shared, folder=tmp_path / "third", FOREGRAD_CACHE_KEY=secrets.token_hex(32))
     assert stranger.exit_code == 1

@@ -76,6 +76,14 @@ def _cache_at(place: str) -> Cache:
 CAPTURED, TRACED, FOUND = "captured", "traced, then found", "found without tracing"
 NO_ENTRY = "no entry of these sources"
 
+
+def in_doubt(sources: Sources) -> Origin | None:
+    """Why a call must be captured, where its sources do not say everything."""
+    if sources.is_sure:
+        return None
+    return Origin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
+
+
 _PROGRAM_KEY = "program-key.json"
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from types import CodeType
 from typing import Any
 
+from foregrad.keys.constants import constant_text
 from foregrad.keys.doubts import HIDDEN_ATTRIBUTES
 
 #: Lines of a function that a description shows.
@@ -102,26 +103,10 @@ def _text(code: CodeType, instructions: list[dis.Instruction]) -> str:
 
 def _argument(code: CodeType, instruction: dis.Instruction) -> str:
     if instruction.opcode in dis.hasconst:
-        return constant_text(code.co_consts[instruction.arg or 0])
+        return constant_text(code.co_consts[instruction.arg or 0], lambda inner: facts_of(inner).digest)
     if instruction.opcode in dis.hasname:
         return f"{instruction.argval} {instruction.arg & 3 if instruction.arg is not None else 0}"
     return str(instruction.arg)
-
-
-def constant_text(value: Any) -> str:
-    """A constant of code, so that the same text means the same constant."""
-    if isinstance(value, CodeType):
-        return f"code {facts_of(value).digest}"
-    if isinstance(value, tuple):
-        return f"({', '.join(map(constant_text, value))})"
-    if isinstance(value, frozenset):
-        return f"{{{', '.join(sorted(map(constant_text, value)))}}}"
-    if not isinstance(value, _CONSTANTS):
-        raise TypeError(f"a constant of code that is not known: {value!r}")
-    return f"{type(value).__name__} {value!r}"
-
-
-_CONSTANTS = (bool, int, float, complex, str, bytes, type(None), type(...), slice)
 
 
 # -- what it reaches for ------------------------------------------------------------------------------------

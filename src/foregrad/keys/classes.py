@@ -17,6 +17,7 @@ from foregrad.keys.bytecode import facts_of
 from foregrad.keys.doubts import doubt_about, words
 from foregrad.keys.libraries import Library, library_of, library_of_class, library_of_function
 from foregrad.keys.walk import Shower, Walk
+from foregrad.substrate_keys import registered_with
 
 
 def show_class(walk: Walk, cls: type, place: str) -> str:
@@ -48,13 +49,18 @@ _SELDOM: dict[str, tuple[str, ...]] = {
 }
 
 #: Methods that functions of Python call on what they are given, and the names of those functions.
-_BY_LIBRARIES = {"close": ("closing",), "aclose": ("aclosing",), "write": ("print",), "flush": ("print",)}
+_BY_LIBRARIES = {"close": ("closing",), "aclose": ("aclosing",)}
+_PROTOCOLS = frozenset(
+    words(
+        "keys values items get read readline readlines readinto write writelines flush seek tell fileno append extend "
+        "update copy default emit handle filter format acquire release send throw next"
+    )
+)
 
 #: Parts of a class that say nothing of what its objects do.
 _SKIPPED = words(
-    "__doc__ __module__ __dict__ __weakref__ __qualname__ __annotations__ __firstlineno__ __static_attributes__ "
-    "__orig_bases__ __parameters__ __dataclass_params__ __abstractmethods__ _abc_impl __slotnames__ "
-    "__annotations_cache__ __annotate_func__ __subclasshook__ _is_protocol __protocol_attrs__"
+    "__doc__ __module__ __dict__ __weakref__ __qualname__ __firstlineno__ __static_attributes__ __abstractmethods__ "
+    "_abc_impl __slotnames__ __annotations_cache__ __annotate_func__ __protocol_attrs__ __subclasshook__"
 )
 
 
@@ -92,6 +98,9 @@ def _look_at(walk: Walk, name: str, cls: type) -> None:
     for key in sorted(vars(cls)):
         if key not in _SKIPPED:
             lines.append(f"{key} = {_member(walk, name, cls, key)}")
+    registered = registered_with(cls)
+    if registered:
+        lines.append(f"registered {sorted(walk.show(one, f'{name}.register') for one in registered)}")
     walk.add(name, "\n".join(lines))
     walk.owner = before
 
@@ -112,7 +121,7 @@ def _is_called_by_others(cls: type, key: str) -> bool:
     """Whether Python or a library calls a method by itself."""
     if key in _SELDOM:
         return False
-    if key.startswith("__") and key.endswith("__"):
+    if key in _PROTOCOLS or (key.startswith("__") and key.endswith("__")):
         return True
     bases = [base for base in cls.__mro__ if base is not object and library_of_class(base) is not None]
     return any(key in vars(base) or base not in _QUIET for base in bases)
@@ -183,6 +192,13 @@ def show_patches(walk: Walk, home: Any, title: str) -> None:
             if not isinstance(value, _CODE):
                 walk.doubt(f"{title}.{key} was replaced by an object of {type(value).__qualname__}")
             walk.add(f"patched {title}.{key}", walk.show(value, f"{title}.{key}"))
+
+
+def show_foreign(walk: Walk, value: Any, place: str) -> None:
+    """Something of the user's inside of a library. Code of the library may ask anything of it."""
+    if issubclass(type(value), types.ModuleType):
+        walk.names.update(vars(value))
+    walk.add(f"patched {place}", walk.show(value, place))
 
 
 def show_registered(walk: Walk, home: Any, title: str) -> None:

@@ -17,16 +17,18 @@ from weakref import WeakKeyDictionary
 
 from foregrad.keys.bytecode import Use, facts_of
 from foregrad.keys.classes import show_reference
-from foregrad.keys.doubts import doubt_about, doubt_about_module, words
+from foregrad.keys.doubts import doubt_about, doubt_about_module, steady_names, words
 from foregrad.keys.libraries import Library, library_of, library_of_function
 from foregrad.keys.ops import is_op_home, show_ops
 from foregrad.keys.walk import Shower, Walk
+from foregrad.substrate_keys import undisabled
 
 _ABSENT: Any = object()
 
 
 def show_function(walk: Walk, function: FunctionType, place: str) -> str:
     """A function by its name; the user's own is looked at in full, later."""
+    function = undisabled(function)
     library = library_of_function(function)
     if library is not None:
         return _library_function(walk, library, function)
@@ -239,6 +241,10 @@ def _import(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
     package = str(function.__globals__.get("__package__") or "")
     full = importlib.util.resolve_name(use.name, package) if use.name.startswith(".") else use.name
     loaded = [sys.modules.get(full), sys.modules.get(full.partition(".")[0])]
+    top = full.partition(".")[0]
+    reason = doubt_about_module("python", full) if top in sys.stdlib_module_names else None
+    if reason is not None and not (use.attributes and set(use.attributes) <= steady_names(full)):
+        walk.doubt(f"{_where(own, function, use.line)} imports {full}, which {reason}")
     if loaded[0] is None:
         if full.partition(".")[0] not in (*sys.stdlib_module_names, "torch"):
             walk.doubt(f"{_where(own, function, use.line)} imports {full}, which is not loaded yet")
@@ -257,7 +263,7 @@ def _show_method(walk: Walk, value: MethodType, place: str) -> str:
 
 
 def _show_partial(walk: Walk, value: Any, place: str) -> str:
-    parts = (value.func, value.args, value.keywords)
+    parts = (value.func, value.args, value.keywords, *([vars(value)] if vars(value) else []))
     return f"<{type(value).__name__} {', '.join(walk.show(one, f'{place}.{i}') for i, one in enumerate(parts))}>"
 
 
@@ -281,7 +287,11 @@ def _show_cached(walk: Walk, value: Any, place: str) -> str:
     is_users = not isinstance(wrapped, FunctionType) or library_of_function(wrapped) is None
     if is_users and value.cache_info().currsize:
         walk.doubt(f"{place} has results in its cache (functools.lru_cache) that may be of other times")
-    return f"<cached {value.cache_parameters()} {walk.show(wrapped, place)}>"
+    held = {name: one for name, one in vars(value).items() if name not in _OF_WRAPPERS}
+    return f"<cached {value.cache_parameters()} {walk.show(wrapped, place)} {walk.show(held, place) if held else ''}>"
+
+
+_OF_WRAPPERS = words("__wrapped__ __module__ __name__ __qualname__ __doc__ __annotations__ cache_parameters __dict__")
 
 
 def _show_property(walk: Walk, value: property, place: str) -> str:

@@ -103,13 +103,17 @@ def show_object(walk: Walk, value: Any, place: str) -> str:
 
 
 def _attributes(walk: Walk, value: Any, place: str) -> str:
-    parts = [show_entry(walk, k, v, place) for k, v in _dict_of(value).items()]
+    parts = [show_entry(walk, k, v, place) for k, v in _dict_of(value).items() if k not in _HASHES]
     for cls in type(value).__mro__:
         for name in slots_of(cls):
             missing: Any = _MISSING
             found = _read_slot(cls, name, value, missing)
             parts += [] if found is missing else [show_entry(walk, name, found, place)]
     return "".join(f" {part}" for part in parts)
+
+
+#: Where transformers notes the hash of a text, which is another one in each process; if read, it is in the read state.
+_HASHES = frozenset({"_original_object_hash"})
 
 
 def _dict_of(value: Any) -> Any:
@@ -220,7 +224,8 @@ def _show_weak(walk: Walk, value: Any, place: str) -> str:
 
 
 def _show_field(walk: Walk, value: Any, place: str) -> str:
-    given = {k: getattr(value, k) for k in ("default", "default_factory", "init", "repr", "compare", "kw_only")}
+    names = ("name", "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
+    given = {k: getattr(value, k) for k in names}
     shown = {k: v for k, v in given.items() if v is not dataclasses.MISSING}
     return f"<field {', '.join(show_entry(walk, k, v, place) for k, v in shown.items())}>"
 
@@ -231,7 +236,37 @@ def _show_path(walk: Walk, value: PurePath, place: str) -> str:
 
 
 def _show_logger(walk: Walk, value: Any, place: str) -> str:
-    return f"<logger {value.name} {value.getEffectiveLevel()}>"
+    flags = (value.level, value.getEffectiveLevel(), value.disabled, value.propagate, value.manager.disable)
+    return f"<logger {value.name} {flags} {walk.show(value.filters, f'{place}.filters')}>"
+
+
+def _show_masked(walk: Walk, value: Any, place: str) -> str:
+    """A masked array: data, mask, and what stands for what is masked."""
+    parts = (np.asarray(value.data), np.asarray(value.mask), value.fill_value, value.hardmask)
+    return f"<masked {walk.show(parts, place)}>"
+
+
+def _show_dtype(walk: Walk, value: Any, place: str) -> str:
+    return f"<{value!r} {walk.show(dict(value.metadata), place)}>" if value.metadata else repr(value)
+
+
+def _show_alias(walk: Walk, value: Any, place: str) -> str:
+    """`list[int]`, `int | str`: what it is made of."""
+    origin = getattr(value, "__origin__", None)
+    return f"<{type(value).__qualname__} {walk.show((origin, value.__args__), place)}>"
+
+
+def _show_type_variable(walk: Walk, value: Any, place: str) -> str:
+    parts = (value.__bound__, value.__constraints__, value.__covariant__, value.__contravariant__)
+    return f"<{value.__name__} {walk.show(parts, place)}>"
+
+
+def _show_exception(walk: Walk, value: BaseException, place: str) -> str:
+    """An exception: its class, arguments and attributes. Where it was raised is not looked at."""
+    if value.__traceback__ is not None:
+        walk.doubt(f"{place} is an exception that was raised, and knows the lines where")
+    held = (value.args, value.__cause__, value.__context__)
+    return f"<{walk.kind(type(value))} {walk.show(held, place)}{_attributes(walk, value, place)}>"
 
 
 def _by(text: Any) -> Shower:
@@ -246,7 +281,7 @@ def _unseen(what: str) -> Shower:
     return show
 
 
-_TYPES_OF_TYPING = [type(list[int]), type(int | str), type(Any), type(list[int]), TypeVar]
+_ALIASES = (type(list[int]), type(int | str))
 
 VALUES: dict[type, Shower] = {
     **{kind: _show_scalar(kind) for kind in (int, float, complex, str, bytes)},
@@ -259,8 +294,8 @@ VALUES: dict[type, Shower] = {
     torch.memory_format: _by(repr),
     torch.finfo: _by(repr),
     torch.iinfo: _by(repr),
-    re.Pattern: _by(repr),
-    np.dtype: _by(repr),
+    re.Pattern: lambda w, v, p: f"<pattern {w.show((v.pattern, v.flags), p)}>",
+    np.dtype: _show_dtype,
     np.generic: lambda w, v, p: f"<{v.dtype.str} {v.tobytes().hex()}>" if not v.dtype.hasobject else repr(v),
     np.ufunc: _show_numpy_function,
     type(np.mean): _show_numpy_function,
@@ -271,7 +306,8 @@ VALUES: dict[type, Shower] = {
     type(threading.RLock()): _by(lambda v: "<lock>"),
     torch.utils.hooks.RemovableHandle: _by(lambda v: "<handle>"),
     type(NotImplemented): _by(repr),
-    **{kind: _by(repr) for kind in _TYPES_OF_TYPING},
+    **dict.fromkeys(_ALIASES, _show_alias),
+    TypeVar: _show_type_variable,
 }
 
 OBJECTS: dict[type, Shower] = {
@@ -284,6 +320,9 @@ OBJECTS: dict[type, Shower] = {
     array.array: lambda w, v, p: w.long(v.tobytes(), f"array {v.typecode}"),
     types.MappingProxyType: lambda w, v, p: f"<view {w.show(dict(v), p)}>",
     np.ndarray: _show_array,
+    np.ma.MaskedArray: _show_masked,
+    np.memmap: _show_array,
+    BaseException: _show_exception,
     weakref.ref: _show_weak,
     PurePath: _show_path,
     torch.Generator: _unseen("a generator of random numbers, whose state the key does not see"),
@@ -305,5 +344,6 @@ WHOLE: tuple[type, ...] = (
     set,
     frozenset,
     collections.deque,
+    BaseException,
 )
 WHOLE += (enum.Enum,)

@@ -29,7 +29,9 @@ HIDDEN_ATTRIBUTES = frozenset(
     words(
         "__annotations__ __builtins__ __closure__ __code__ __defaults__ __dict__ __doc__ __file__ __globals__ "
         "__loader__ __module__ __path__ __reduce__ __reduce_ex__ __sizeof__ __spec__ __subclasses__ __weakref__ "
-        "co_code co_consts co_filename co_firstlineno co_varnames f_back f_globals f_locals gi_frame tb_frame __hash__"
+        "co_code co_consts co_filename co_firstlineno co_varnames f_back f_globals f_locals gi_frame tb_frame __hash__ "
+        "tb_lineno tb_next tb_lasti f_lineno f_code f_lasti co_lines co_positions co_linetable cr_frame ag_frame "
+        "__traceback__ with_traceback"
     )
 )
 
@@ -69,6 +71,7 @@ _UNSTEADY_NAMES = {
         "from_file": "reads files",
     },
     "torch.serialization": {"load": "reads files"},
+    "torch.utils.data": {"get_worker_info": "asks the machine or other processes"},
     "torch.random": {
         "seed": "reads the clock",
         "initial_seed": "reads the state of a generator",
@@ -82,6 +85,9 @@ _UNSTEADY_NAMES = {
         "loadtxt": "reads files",
         "fromfile": "reads files",
         "memmap": "reads files",
+        "genfromtxt": "reads files",
+        "fromregex": "reads files",
+        "lib": "may read files",
     },
 }
 
@@ -111,6 +117,11 @@ def doubt_about(library: str, module: str, name: str) -> str | None:
     if module.startswith(_OF_THE_MACHINE) and name != "is_available" and not is_of_amp:
         return "asks the machine or other processes"
     return _UNSTEADY_NAMES.get(module, {}).get(name)
+
+
+def steady_names(module: str) -> frozenset[str]:
+    """The names of a module of Python's that may be asked for, though it is not steady as a whole."""
+    return _STEADY_NAMES.get(module, frozenset())
 
 
 def doubt_about_module(library: str, module: str) -> str | None:

@@ -24,20 +24,29 @@ from foregrad.backends.toolchain import compiler, version_text
 from foregrad.keys.ingredients import Ingredient, Key
 from foregrad.keys.installed import installed
 from foregrad.keys.libraries import library_of_function
-from foregrad.keys.settings import settings
+from foregrad.keys.settings import environment_of_libraries, settings
 from foregrad.keys.sources import Sources, sources_of_code
+from foregrad.keys.user_code import user_code
 from foregrad.runtime.way import Way
 from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 
 
+def environment_of_sources(way: Way, **options: Any) -> Sources:
+    """All ingredients of a call that is not captured yet which do not depend on the function: beside those of every
+    program, what the Python of a capture may meet."""
+    found = environment_of(way, **options)
+    return Sources(Key((*found.key.ingredients, installed(), *settings(), *user_code())), found.unsure)
+
+
 def environment_of(way: Way, **options: Any) -> Sources:
-    """All ingredients that do not depend on what is captured; `options` are plain values that change the capture."""
+    """All ingredients of a program that do not depend on what is captured; `options` are plain values that change the
+    capture."""
     compiles = isinstance(way.backend, (Inductor, AOTI))
     found = [
         *software(),
-        *settings(),
+        environment_of_libraries(),
         Ingredient.of("settings of torch", _lines(global_state())),
         _backend(way.backend),
     ]
@@ -54,7 +63,7 @@ def environment_of(way: Way, **options: Any) -> Sources:
 
 @functools.cache
 def software() -> tuple[Ingredient, ...]:
-    """Python, torch, foregrad, and whatever else is installed."""
+    """Python, torch and foregrad."""
     config = torch.__config__.show()
     build = hashlib.sha256(config.encode()).hexdigest()[:12]
     python = f"{platform.python_implementation()} {platform.python_version()}"
@@ -63,7 +72,6 @@ def software() -> tuple[Ingredient, ...]:
         Ingredient.of("python", f"{python}{optimized}"),
         Ingredient.of("torch", f"torch {torch.__version__} {str(torch.version.git_version)[:12]} build {build}"),
         Ingredient.of("foregrad", own_digest()),
-        installed(),
     )
 
 

@@ -78,14 +78,20 @@ class Difference:
 
 
 def differences(old: Key, new: Key) -> list[Difference]:
-    """What differs between two keys: in the order of the new one, then what only the old one has."""
+    """What differs between two keys: in the order of the new one, then what only the old one has. What was read counts
+    where the sources are the same: else it says the same once more."""
     names = [*(one.name for one in new.ingredients), *(n for n in old.by_name if n not in new.by_name)]
     pairs = [(name, old.by_name.get(name), new.by_name.get(name)) for name in names]
-    return [
+    found = [
         Difference(name, before.description if before else None, after.description if after else None)
         for name, before, after in pairs
         if before is None or after is None or before.digest != after.digest
     ]
+    return [one for one in found if not one.name.startswith(READ)] or found
+
+
+#: How the names of ingredients begin that say what a capture has read.
+READ = "read "
 
 
 def nearest(key: Key, others: Iterable[Key]) -> Key | None:

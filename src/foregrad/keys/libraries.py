@@ -42,6 +42,14 @@ def library_of(module: str | None) -> Library | None:
     return _library(str(module), getattr(loaded, "__file__", None))
 
 
+def is_of_library(file: str) -> bool:
+    """Whether a file belongs to Python, torch, foregrad or a distribution, by where it lies."""
+    home = next((home for home in _INSTALLED if file.startswith(home)), None)
+    if home is not None:
+        return _distribution(os.path.relpath(file, home).partition(os.sep)[0].partition(".")[0]) is not None
+    return file.startswith((_TORCH, _FOREGRAD, *_STANDARD))
+
+
 def library_of_function(function: FunctionType) -> Library | None:
     """The library of a function, by the module that it was defined in: `__module__` may say what it wraps."""
     library = library_of(function.__globals__.get("__name__"))

@@ -14,16 +14,18 @@ from foregrad.keys.ingredients import Ingredient
 
 
 def settings() -> tuple[Ingredient, ...]:
-    """Settings of Python and NumPy by value; variables of the environment that libraries read by their digest alone, as
-    some of them are secrets."""
+    """Settings of Python and NumPy, by value."""
     texts = {
         "settings of Python": _python(),
         "settings of NumPy": {"errors": np.geterr(), "print options": np.get_printoptions()},
     }
-    found = [Ingredient.of(name, _lines(values)) for name, values in texts.items()]
+    return tuple(Ingredient.of(name, _lines(values)) for name, values in texts.items())
+
+
+def environment_of_libraries() -> Ingredient:
+    """Variables of the environment that libraries read, by their digest alone, as some of them are secrets."""
     variables = _environment()
-    shown = " ".join(variables) or "none"
-    return (*found, Ingredient.of("environment of libraries", repr(variables), shown))
+    return Ingredient.of("environment of libraries", repr(variables), " ".join(variables) or "none")
 
 
 def _python() -> dict[str, Any]:

@@ -91,16 +91,16 @@ def finish(walk: Walk, *, is_whole: bool = True) -> Sources:
         replaced = replaced_kernels()
         if replaced:
             walk.doubt(f"kernels of torch's own ops were replaced: {', '.join(replaced)}")
-    _or_doubt(walk, "what the target reaches", walk.run)
+    look_or_doubt(walk, "what the target reaches", walk.run)
     libraries = [Ingredient.of(f"library {name}", text) for name, text in sorted(walk.libraries.items())]
     return Sources(Key((*walk.ingredients.values(), *libraries)), tuple(walk.doubts))
 
 
 def _tell(walk: Walk, name: str, value: Any) -> None:
-    _or_doubt(walk, name, lambda: walk.add(name, walk.show(value, name)))
+    look_or_doubt(walk, name, lambda: walk.add(name, walk.show(value, name)))
 
 
-def _or_doubt(walk: Walk, what: str, look: Callable[[], None]) -> None:
+def look_or_doubt(walk: Walk, what: str, look: Callable[[], None]) -> None:
     """Look at something. Where that fails, the function is captured, as it would be without a key."""
     try:
         look()

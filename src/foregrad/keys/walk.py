@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 
 from foregrad.keys.ingredients import Ingredient
@@ -23,6 +24,9 @@ Shower = Callable[["Walk", Any, str], str]
 #: Values that their `repr` says in full.
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout})
 _LONG = 400
+
+#: Classes of which even libraries make others that hold more.
+_PARTIAL = (np.ndarray,)
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Showers:
 
     def _candidates(self, kind: type) -> Iterator[tuple[Shower, bool, bool]]:
         for cls in kind.__mro__:
-            is_whole = cls is kind or cls in self.whole or library_of_class(kind) is not None
+            is_whole = cls is kind or cls in self.whole or (library_of_class(kind) is not None and cls not in _PARTIAL)
             if cls in self.values:
                 yield self.values[cls], False, is_whole
             elif cls in self.objects:

@@ -33,6 +33,7 @@ class Reads:
     executed: frozenset[str]  # functions, as `module:qualified name`
     computed: bool  # code of the user's computed names of attributes
     computed_in_libraries: bool
+    tested: frozenset[str] = frozenset()  # names of sets, if all that was asked is what is in them
 
 
 @dataclass(frozen=True)
@@ -115,15 +116,17 @@ class Executed:
         every = [(code, names_in(code), scope) for code, scope in self._seen.values()]
         known = {name: sys.modules.get(name) for name in {str(scope.get("__name__")) for _, _, scope in every}}
         scopes = [s for s in self.scopes() if vars(known.get(str(s.variables.get("__name__"))) or sys) is s.variables]
+        asked = frozenset().union(*(names.attributes | names.globals for _, names, _ in every))
         return Reads(
             names=frozenset().union(*(names.attributes for _, names, _ in every)),
-            globals=tuple((str(s.variables["__name__"]), s.names) for s in scopes),
+            globals=tuple(sorted(((str(s.variables["__name__"]), s.names) for s in scopes), key=lambda one: one[0])),
             tables=frozenset().union(*(n.attributes for code, n, _ in every if not is_torchs(code))) & _TABLES,
             executed=frozenset(key_of(code, scope) for code, _, scope in every),
             computed=any(names.computes and not is_library(code) for code, names, _ in every),
             computed_in_libraries=any(
                 names.computes and is_library(code) and not is_torchs(code) for code, names, _ in every
             ),
+            tested=asked.difference(*(names.used for _, names, _ in every)),
         )
 
 

@@ -17,6 +17,7 @@ class Names:
     attributes: frozenset[str]  # and strings that may be the name of one
     computes: bool  # it asks for attributes whose names it computes
     looks_at_globals: bool  # it asks for globals whose names it computes
+    used: frozenset[str] = frozenset()  # of globals and attributes, unless all it asks is whether something is in them
 
 
 _known: dict[int, tuple[CodeType, Names]] = {}  # code is kept alive, so that its id stays its own
@@ -54,6 +55,20 @@ def _find(code: CodeType) -> Names:
         attributes=frozenset(asked | imported | {text for text in strings if text.isidentifier()}),
         computes=bool(asked & _ALL_ATTRIBUTES or read & _ALL_OF_IT) or _computes_names(code, instructions),
         looks_at_globals=bool(read & {"globals", "locals", "vars", "eval", "exec"}),
+        used=frozenset(strings.union(_used(instructions))),
+    )
+
+
+def _used(instructions: list[dis.Instruction]) -> Iterator[str]:
+    """Names whose values are used for more than to ask what is in them."""
+    for one, after in zip(instructions, [*instructions[1:], None], strict=True):
+        if one.opname in (*_GLOBALS, *_ATTRIBUTES) and (after is None or not _asks_what_is_in(after)):
+            yield one.argval
+
+
+def _asks_what_is_in(instruction: dis.Instruction) -> bool:
+    return instruction.opname == "CONTAINS_OP" or (
+        instruction.opname in _ATTRIBUTES and instruction.argval in ("add", "discard", "remove", "clear")
     )
 
 

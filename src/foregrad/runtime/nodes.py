@@ -196,7 +196,7 @@ class Entries(Holder):
 class Attributes(Holder):
     """Entries of a dict that go by some names: attributes of an object, or variables of a module."""
 
-    __slots__ = ("dunders", "keys", "leaves_out", "names")
+    __slots__ = ("dunders", "home", "keys", "leaves_out", "names")
 
     def __init__(
         self,
@@ -206,8 +206,10 @@ class Attributes(Holder):
         *,
         dunders: bool = False,
         leaves_out: frozenset[str] = frozenset(),
+        home: str = "",
     ) -> None:
         super().__init__(name, live)
+        self.home = home  # the module, where these are its variables, or entries of a class in it
         self.leaves_out = NOT_READ | leaves_out
         self.names = names  # all, if None
         self.dunders = dunders  # whether names that Python asks for by itself count
@@ -301,6 +303,10 @@ NOT_READ = frozenset(
         "__subclasshook__",
         "__signature__",
         "default_generator",  # that of torch.random, which a recording replaces
+        "__dynamo_disable",  # how torch keeps its own compiler out of a function, noted when that is first loaded
+        "_torchdynamo_disable",
+        "_torchdynamo_orig_callable",
+        "_torchdynamo_wrapper_id",
     }
 )
 

@@ -20,7 +20,7 @@ from foregrad.runtime.locate import Location
 from foregrad.runtime.nodes import Attributes
 from foregrad.runtime.objects import is_closed
 from foregrad.runtime.python_guard import PythonGuard
-from foregrad.runtime.walk import Part, Tensors, Walk
+from foregrad.runtime.walk import NO_BOUNDARY, Boundary, Part, Tensors, Walk
 from foregrad.runtime.walk_classes import class_node, make_class
 from foregrad.runtime.walk_code import make_closed, make_from_fields, make_function, make_module, make_same
 from foregrad.runtime.walk_data import make_array, make_container, make_object
@@ -49,10 +49,22 @@ class Reached:
     guard: PythonGuard
     places: dict[int, list[Location]]
 
+    @classmethod
+    def of(cls, walk: Walk) -> Reached:
+        frozen = tuple(f"{name}: {why}" for name, why in walk.frozen.items())
+        return cls(PythonGuard(walk.holders, walk.empty, frozen), walk.places)
 
-def reach(roots: Iterable[Root], reads: Reads, scopes: Iterable[Scope], tensors: Tensors, home: str = "") -> Reached:
+
+def reach(
+    roots: Iterable[Root],
+    reads: Reads,
+    scopes: Iterable[Scope],
+    tensors: Tensors,
+    home: str = "",
+    boundary: Boundary = NO_BOUNDARY,
+) -> Walk:
     """Walk from the roots and the scopes. Variables of the module `home` go by their names alone."""
-    walk = Walk(reads, _MAKERS, _CLOSED, tensors)
+    walk = Walk(reads, _MAKERS, _CLOSED, tensors, boundary)
     for name, value in roots:
         walk.node(value, name)
     missing: set[str] = set()
@@ -60,17 +72,18 @@ def reach(roots: Iterable[Root], reads: Reads, scopes: Iterable[Scope], tensors:
         module = str(scope.variables.get("__name__"))
         if is_closed(module) and vars(sys.modules[module]) is not scope.variables:
             continue  # a copy, made for one call
+        if boundary.is_outside(module):
+            continue
         _scope(walk, scope, "" if module == home else module, closed=is_closed(module))
         missing |= {name for name in scope.names if name not in scope.variables}
     _scope(walk, Scope(vars(builtins), frozenset(missing)), "builtins", closed=True)
     class_node(walk, torch.Tensor)
     walk.finish()
-    frozen = tuple(f"{name}: {why}" for name, why in walk.frozen.items())
-    return Reached(PythonGuard(walk.holders, walk.empty, frozen), walk.places)
+    return walk
 
 
 def _scope(walk: Walk, scope: Scope, name: str, *, closed: bool) -> None:
-    holder = Attributes(name, scope.variables, scope.names)
+    holder = Attributes(name, scope.variables, scope.names, home=str(scope.variables.get("__name__")))
     parts = [Part(holder.inner(key), scope.variables[key], scope.variables, key) for key in holder.keys]
     walk.hold(holder, parts, closed=closed)
 
@@ -94,15 +107,20 @@ class PythonReads:
     module_checks: tuple[str, ...] = ()  # what a file checks in its place, as lines of Python
 
     def make(self) -> PythonGuard:
-        scopes = [Scope(vars(sys.modules[name]), names) for name, names in self.reads.globals if name in sys.modules]
-        return self.reach(scopes, Tensors()).guard
+        return Reached.of(self.reach(self.scopes(), Tensors())).guard
 
-    def reach(self, scopes: Iterable[Scope], tensors: Tensors, more: Iterable[Root] = ()) -> Reached:
+    def scopes(self) -> list[Scope]:
+        """The variables that were read, in the modules of this process."""
+        return [Scope(vars(sys.modules[name]), names) for name, names in self.reads.globals if name in sys.modules]
+
+    def reach(
+        self, scopes: Iterable[Scope], tensors: Tensors, more: Iterable[Root] = (), boundary: Boundary = NO_BOUNDARY
+    ) -> Walk:
         """Walk from the target, its state, and further roots."""
         declared = frozenset(id(one) for one in self.state if not isinstance(one, (torch.nn.Module, torch.Tensor)))
         roots = [self.target, *self.state, *self.modules]
         named = [(_name(one), one) for one in roots if not isinstance(one, torch.Tensor)]
-        return reach([*named, *more], self.reads, scopes, replace(tensors, declared=declared), self.home)
+        return reach([*named, *more], self.reads, scopes, replace(tensors, declared=declared), self.home, boundary)
 
     @property
     def home(self) -> str:

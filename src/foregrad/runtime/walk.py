@@ -32,6 +32,17 @@ class Tensors:
 
 
 @dataclass(frozen=True)
+class Boundary:
+    """What a walk does not go into: variables and classes of some modules; and what functions stand for others."""
+
+    is_outside: Callable[[str], bool] = lambda module: False
+    unwrapped: Callable[[Any], Any] = original_of
+
+
+NO_BOUNDARY = Boundary()
+
+
+@dataclass(frozen=True)
 class Part:
     """Something that an object holds, and what reads it there as Python: an item, an attribute, contents of a cell."""
 
@@ -45,9 +56,17 @@ class Part:
 class Walk:
     """Nodes for objects, made by the first maker that knows their kind."""
 
-    def __init__(self, reads: Reads, makers: Sequence[Maker], closed: Sequence[Maker], tensors: Tensors) -> None:
+    def __init__(
+        self,
+        reads: Reads,
+        makers: Sequence[Maker],
+        closed: Sequence[Maker],
+        tensors: Tensors,
+        boundary: Boundary = NO_BOUNDARY,
+    ) -> None:
         self.reads = reads
         self.tensors = tensors
+        self.boundary = boundary
         self.holders: list[Holder | ArrayNode] = []
         self.empty: list[tuple[str, Any]] = []
         self.frozen: dict[str, str] = {}
@@ -75,7 +94,7 @@ class Walk:
         """The node of an object. Within something closed, only what the object is counts."""
         if type(value) in VALUES:
             return Plain(name, value)
-        value = original_of(value)
+        value = self.boundary.unwrapped(value)
         known = self._known.get(id(value))
         if known is not None:
             if isinstance(known, Holder):

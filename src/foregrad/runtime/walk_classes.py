@@ -18,7 +18,7 @@ def class_node(walk: Walk, kind: type) -> Node:
     """A class, which must be the very same; what its objects are asked for is looked at."""
     metaclass: type = type(kind)
     for one in (*kind.__mro__, *metaclass.__mro__):
-        if is_made_by_python(one) and id(one) not in walk.classes:
+        if is_made_by_python(one) and id(one) not in walk.classes and not walk.boundary.is_outside(one.__module__):
             walk.classes[id(one)] = one
             _entries(walk, one)
     return Same(kind.__qualname__, kind)
@@ -33,6 +33,7 @@ def _entries(walk: Walk, kind: type) -> None:
     closed = is_closed(kind.__module__)
     names = walk.asked if closed else walk.names
     leaves_out = _REPLACED if kind.__name__ == "_SingleLevelFunction" else frozenset()
-    holder = Attributes(kind.__qualname__, entries, names, dunders=True, leaves_out=leaves_out)
+    home = kind.__module__ if isinstance(kind.__module__, str) else ""
+    holder = Attributes(kind.__qualname__, entries, names, dunders=True, leaves_out=leaves_out, home=home)
     parts = [Part(holder.inner(key), entries[key], entries, key) for key in holder.keys]
     walk.hold(holder, parts, closed=closed)

@@ -108,10 +108,10 @@ def make_module(walk: Walk, value: Any, name: str) -> Node | None:
     if not isinstance(value, ModuleType):
         return None
     variables = vars(value)
-    if id(variables) not in walk.classes:
+    if id(variables) not in walk.classes and not walk.boundary.is_outside(value.__name__):
         walk.classes[id(variables)] = variables
         closed = is_closed(value.__name__)
-        holder = Attributes(name, variables, walk.names)
+        holder = Attributes(name, variables, walk.names, home=value.__name__)
         walk.hold(holder, [_variable(walk, holder, key, closed) for key in holder.keys], closed=closed)
     return Same(name, value)
 

@@ -1,0 +1,74 @@
+"""Read sets in a cache: by which names captures of the same sources have read, so that the next process looks there.
+
+The key of the sources leads to them. Each, with what is found now by its names, makes the key of a call.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from foregrad.entries.container import pack, unpack
+from foregrad.errors import CorruptArtifact, ForegradError
+from foregrad.keep.warm import about_entry
+from foregrad.keys.ingredients import READ, Ingredient, Key
+from foregrad.record.executed import Reads
+from foregrad.store.cache import Cache
+from foregrad.store.layer import Miss
+from foregrad.words.progress import log
+
+#: As many are kept for the same sources, the newest first.
+_MOST = 8
+
+_BLOB = "reads.json"
+
+
+def find_read_sets(store: Cache, sources: Key) -> tuple[Reads, ...] | str:
+    """What captures of these sources have read; why nothing is known, if so."""
+    found = store.get(sources.digest)
+    if isinstance(found, Miss):
+        return found.reason
+    try:
+        return tuple(map(_from_json, json.loads(bytes(unpack(found.data).blob(_BLOB)))))
+    except (ForegradError, OSError, ValueError, KeyError, TypeError) as error:
+        return f"the entry in {found.source} cannot be used: {error}"
+
+
+def keep_read_set(store: Cache, name: str, sources: Key, reads: Reads, known: Iterable[Reads]) -> None:
+    """Put what a capture has read before what is known."""
+    sets = (reads, *(one for one in known if one != reads))[:_MOST]
+    about = {**about_entry("read sets", Key(())), "name": name}
+    try:
+        store.put(sources.digest, pack(about, {_BLOB: json.dumps(list(map(_as_json, sets))).encode()}))
+    except OSError as error:
+        log.info("what a capture has read is not kept: %s", error)
+
+
+def ingredient_of(reads: Reads) -> Ingredient:
+    """A read set as an ingredient of the key of a call."""
+    text = json.dumps(_as_json(reads))
+    return Ingredient.of(f"{READ}by name", text, f"{len(reads.executed)} functions ran")
+
+
+_SETS = ("names", "tables", "executed", "tested")
+
+
+def _as_json(reads: Reads) -> dict[str, Any]:
+    return {
+        **{name: sorted(getattr(reads, name)) for name in _SETS},
+        "globals": sorted([module, sorted(names)] for module, names in reads.globals),
+        "computed": reads.computed,
+        "computed_in_libraries": reads.computed_in_libraries,
+    }
+
+
+def _from_json(data: Any) -> Reads:
+    if not isinstance(data, dict) or {*data} != {*_SETS, "globals", "computed", "computed_in_libraries"}:
+        raise CorruptArtifact("a set of names has other fields")
+    return Reads(
+        **{name: frozenset(map(str, data[name])) for name in _SETS},
+        globals=tuple((str(module), frozenset(map(str, names))) for module, names in data["globals"]),
+        computed=bool(data["computed"]),
+        computed_in_libraries=bool(data["computed_in_libraries"]),
+    )

@@ -1,0 +1,57 @@
+"""What of libraries is not told in a read state, each with its reason. A change in here is not seen by a key."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import FunctionType
+from typing import Any
+
+from foregrad.keys.doubts import words
+from foregrad.runtime.nodes import original_of
+from foregrad.runtime.walk import Boundary
+from foregrad.substrate_keys import undisabled
+
+#: Variables of modules: times, locks and what is open, the state of generators (draws are refused), and what a module
+#: notes when it is first used.
+VARIABLES_LEFT_OUT = {
+    home: frozenset(words(names))
+    for home, names in {
+        "logging": "_startTime _handlers _handlerList _lock lastResort raiseExceptions",
+        "random": "_inst",
+        "os": "environb",
+        "torch.autograd.profiler": "_cupti_monitor_checked _cupti_monitor_module",
+    }.items()
+}
+
+#: Modules whose variables say what this process is, not what code does in it.
+_PROCESS = words(
+    "sys "  # the process itself: what of it matters is in `settings.py`
+    "threading _thread multiprocessing.process multiprocessing.util "  # numbers of processes and threads
+    "linecache tokenize inspect "  # lines of files that were shown
+    "weakref _weakrefset gc atexit signal "  # what is alive
+    "warnings _warnings "  # what was said before
+)
+
+#: Packages that captures and compilers load, and fill: a process that finds its programs does not. Settings of the
+#: compilers are in the settings of torch.
+_COMPILERS = words(
+    "foregrad sympy mpmath torch._dynamo torch._inductor torch._functorch torch._subclasses torch._decomp torch._refs "
+    "torch._prims torch._prims_common torch._meta_registrations torch._export torch.export torch.fx "
+    "torch.utils._sympy torch._guards torch._logging torch._library torch._ops torch._compile"
+)
+
+
+def boundary_around(loaded_meanwhile: frozenset[str]) -> Boundary:
+    """What a read state does not go into: also modules that a capture has loaded, which are as their files say."""
+
+    def is_outside(module: str) -> bool:
+        if module in _PROCESS or module in loaded_meanwhile:
+            return True
+        return any(module == one or module.startswith(f"{one}.") for one in _COMPILERS)
+
+    return Boundary(cache(is_outside), _unwrapped)
+
+
+def _unwrapped(value: Any) -> Any:
+    """A function without what stands in for it while some thread records, or what keeps torch's compiler out of it."""
+    return undisabled(original_of(value)) if type(value) is FunctionType else value

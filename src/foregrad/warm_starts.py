@@ -1,0 +1,229 @@
+"""Warm starts: a compiled function looks for its programs in a cache before it captures them, and leaves them there."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import threading
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from foregrad.again import Again, can_be_made_again
+from foregrad.captures import Capture
+from foregrad.keep.lookup import Lookup, ReadCall
+from foregrad.keep.places import Places
+from foregrad.keep.warm import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call, in_doubt, keep_call
+from foregrad.keys.environment import environment_of_sources
+from foregrad.keys.ingredients import Key, differences
+from foregrad.keys.sources import Sources, sources_of
+from foregrad.runtime.way import Way
+
+if TYPE_CHECKING:
+    from foregrad.capture import Captured
+    from foregrad.record.sizes import Dimensions
+    from foregrad.runtime.halves import CompiledStage
+
+
+class WarmStarts:
+    """What is common to compiled functions and steps that a cache may hold."""
+
+    _kind: str
+    name: str
+    way: Way
+    captures: tuple[Capture, ...]
+    _target: Any
+    _lock: threading.RLock
+    _calls: tuple[Callable[[Any, Any], Any], ...]
+    _wrong: dict[str, Origin]  # keys whose entries hold another program
+
+    # -- finding ----------------------------------------------------------------------------------------
+
+    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
+        """The key of the call from its sources; None where nothing is kept."""
+        if self.way.cache is None:
+            return None
+        environment = environment_of_sources(self.way, kind=self._kind, **self._options())
+        found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
+        if can_be_made_again(args, kwargs):
+            return found
+        return replace(
+            found, unsure=(*found.unsure, "an argument wraps others, has a history, or shares memory with another")
+        )
+
+    def _options(self) -> dict[str, Any]:
+        """What changes a capture beside the target and its state."""
+        return {"dynamic": self.way.dynamic}
+
+    def _places(self) -> Places:
+        return Places(self._state(), self._target)
+
+    def _lookup(self, args: Any, kwargs: Any) -> Lookup | None:
+        sources = self._sources(args, kwargs)
+        if sources is None:
+            return None
+        return Lookup(self.way.cache, self.name, sources, self._target, args, kwargs, self._state())
+
+    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | Origin:
+        if lookup is None:
+            return Origin(CAPTURED)
+        missed: Capture | Origin | None = in_doubt(lookup.sources)
+        candidates = () if missed else lookup.candidates()
+        if isinstance(candidates, str):
+            return Origin(CAPTURED, reasons=(f"{NO_ENTRY}: {candidates}",))
+        for call in candidates:
+            missed = in_doubt(call.sources) or self._found(lookup, call, args, kwargs)
+            if isinstance(missed, Capture):
+                break
+        return missed or Origin(CAPTURED)
+
+    def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | Origin:
+        if call.key in self._wrong:
+            return self._wrong[call.key]
+        again = Again(self.name, args, kwargs, functools.partial(self._recorded, lookup, call))
+        found = find_call(self.way.cache, call.key, self._places(), again)
+        if isinstance(found, Origin):
+            return found
+        about = found.about
+        again.expected = about["contents"]
+        if about["slow"]:
+            from foregrad.runtime.fallbacks import warn_of_slow_parts
+
+            warn_of_slow_parts(self.name, about["slow"])
+        capture = Capture(
+            reason=about["reason"],
+            call=found.call,
+            description=dict(about["description"]),
+            timings=found.timings,
+            origin=found.origin,
+            num_nodes=about["nodes"],
+            listing=lambda: str(about["program"]),
+            record=again,
+            find_regions=lambda: found.regions,
+            sources=call.sources,
+        )
+        return self._checked(capture, found, args, kwargs) if self.way.cache.draws_check() else capture
+
+    # -- checking ---------------------------------------------------------------------------------------
+
+    def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | Origin:
+        """What was found, while a copy of this process looks whether a capture gives the same program now. Where a
+        process cannot be copied, that is done first."""
+        from foregrad.words.copies import can_be_copied, in_a_copy
+
+        def compare() -> list[str]:
+            return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs))]
+
+        if not can_be_copied():
+            return self._settle(capture, compare())
+        self.way.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
+        return capture
+
+    def _key_of(self, args: Any, kwargs: Any) -> Key:
+        """The key of the program that a capture gives; nothing is compiled."""
+        from foregrad.keys.program_key import program_key
+        from foregrad.words.threads import one_thread
+
+        with one_thread():  # a copy of the process has no others
+            captured = self._record(args, kwargs)
+        return program_key(captured.program.apply(self.way.passes), self._way_of(captured))
+
+    def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
+        """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
+        its entry is removed, and later calls are captured."""
+        origin = found.origin
+        if not answer or isinstance(answer, Exception):
+            said = f"it could not be checked: {answer}" if answer else "checked: a capture gives the same program"
+            told = replace(found, origin=replace(origin, reasons=(said,)))
+            with self._lock:
+                self.captures = tuple(told if one is found else one for one in self.captures)
+            return told
+        assert origin.key is not None
+        with self._lock:
+            wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
+            self._wrong[origin.key] = wrong
+            self.captures = tuple(one for one in self.captures if one is not found)
+            self._calls = tuple(call for call in self._calls if call is not found.call)
+        stays = self.way.cache.delete(origin.key)
+        done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
+        lines = "\n".join(answer)
+        self._warn(
+            f"{self.name} was found in {origin.where} without tracing, but a capture gives another program:\n{lines}\n"
+            f"{done} calls are captured. Its key does not see what has changed: say cache=False where it is compiled, "
+            "and please report it."
+        )
+        return wrong
+
+    def _warn(self, message: str) -> None:
+        """Warn at the definition of the function: what is found out in the background belongs to no call."""
+        code = getattr(inspect.unwrap(self._target), "__code__", None)
+        if code is None:
+            warnings.warn(message, stacklevel=2)
+        else:
+            warnings.warn_explicit(message, UserWarning, code.co_filename, code.co_firstlineno)
+
+    # -- keeping ----------------------------------------------------------------------------------------
+
+    def _recorded(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
+        made = self._new_capture(args, kwargs, self.way)
+        made.stage.on_backward = functools.partial(self._keep, made, lookup, call)
+        return made.stage, made.contents
+
+    def _to_keep(self, lookup: Lookup | None, made: Capture) -> tuple[Capture, Callable[[], None]]:
+        """A new capture with the key of what it has read, and what leaves it to later processes when it has run."""
+        if lookup is None or made.program_key is None:
+            return made, lambda: None
+        call = lookup.captured(made.reads)
+        doubt = in_doubt(replace(call.sources, unsure=call.sources.unsure[len(lookup.sources.unsure) :]))
+        reasons = (*made.origin.reasons, *(doubt.reasons if doubt else ()))
+        origin = replace(made.origin, key=call.key, reasons=tuple(dict.fromkeys(reasons)))
+        told = replace(made, sources=call.sources, origin=origin)
+        return told, functools.partial(self._keep, told, lookup, call)
+
+    def _keep(self, made: Capture, lookup: Lookup, call: ReadCall) -> None:
+        """Leave a capture, which has run, to later processes."""
+        from foregrad.runtime.fallbacks import slow_parts
+
+        if call.key in self._wrong:
+            return
+        about = {
+            "name": self.name,
+            "reason": made.reason,
+            "origin": {"how": made.origin.how, "reasons": list(made.origin.reasons)},
+            "program": str(made),
+            "contents": made.contents,
+            "description": [[name, text] for name, text in made.description.items()],
+            "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
+            "nodes": made.num_nodes,
+            "slow": slow_parts(made.stage.cut_runs),
+        }
+        assert made.program_key is not None
+        why = self._why_not_kept() or keep_call(
+            self.way.cache, call.sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about
+        )
+        if why is None:
+            lookup.keep(call)
+        reasons = (*made.origin.reasons, *([why] if why else []))
+        told = replace(made, origin=replace(made.origin, reasons=reasons))
+        with self._lock:
+            self.captures = tuple(told if one is made else one for one in self.captures)
+
+    def _why_not_kept(self) -> str | None:
+        return None
+
+    # -- what captures ----------------------------------------------------------------------------------
+
+    def _state(self) -> tuple[Any, ...]:
+        """The modules, optimizers and tensors whose contents the programs read and write."""
+        return ()
+
+    def _new_capture(self, args: Any, kwargs: Any, way: Way) -> Capture:
+        raise NotImplementedError
+
+    def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
+        raise NotImplementedError
+
+    def _way_of(self, captured: Captured) -> Way:
+        """How a captured program is made to run."""
+        return self.way
