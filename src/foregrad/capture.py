@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.attributes import Attributes
 from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
-from foregrad.record.declared import Container, Declared, declare, leaves_in
+from foregrad.record.declared import Container, Declared, Store, declare, leaves_in
 from foregrad.record.inputs import Lifted
 from foregrad.record.modules import CalledModules
 from foregrad.record.native import refuse_native
@@ -34,6 +33,7 @@ from foregrad.record.sizes import Dimensions, Sizes
 from foregrad.record.tracebacks import readable
 from foregrad.record.wrapped import Outer
 from foregrad.refusals import (
+    changes_of,
     refuse_attributes,
     refuse_escaped,
     refuse_growth,
@@ -64,6 +64,7 @@ class Captured:
     declared: Declared
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
+    once: tuple[Change, ...]  # what it changes outside, so that the program holds for this call alone
     looked: Looked  # what it read in Python
 
     def release(self) -> None:
@@ -71,6 +72,7 @@ class Captured:
         places = {number: place.read for number, place in self.locations.items() if isinstance(number, int)}
         self.stage.recording.inputs.release(places)
         self.stage.recording.recorder.values.mirror = None
+        self.stage.recording.watched.outside.forget()
         self.declared.release()
         if self.stage.recording.sizes is not None:
             self.stage.recording.sizes.release()
@@ -101,6 +103,7 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
         captured = capture_call(target, args, kwargs, state=state)
     except Exception as error:  # noqa: BLE001  # it is raised again
         raise readable(error)  # noqa: B904  # the same
+    captured.stage.recording.watched.outside.undo()
     captured.release()
     if captured.program.calling.backward_error is not None:
         raise captured.program.calling.backward_error
@@ -154,24 +157,38 @@ def _capture_call(
     kept, declared = Attributes(recording, plain=python is None), declare(recording, state, names)
     beside = Beside(() if python is None else _holders(recording, state, reach, names))
     try:
-        declared.lift()
-        with nullcontext() if python is None else beside.watch(), only_declared(state), scaled_steps(state):
-            recording.forward(call or function, args, kwargs)
-    except BaseException:
-        beside.undo()
+        try:
+            declared.lift()
+            recording.watched.outside.leave_out(one for one in state if not isinstance(one, torch.nn.Module))
+            with beside.watch(), only_declared(state), scaled_steps(state):
+                recording.forward(call or function, args, kwargs)
+        finally:
+            stored = kept.restore() + declared.restore()
+        recording.numbers.is_closed = True
+        changes, once = changes_of(recording, beside, python)
+        refuse_made_modules(recording, kept.made)
+        refuse_kept(recording, body, reach)
+        refuse_escaped(recording, there)
+        if once or python is not None:
+            reach = tuple(variables(body)) if reach else ()  # what it changes there is said, or the program's own
+        stage = _stage(recording, stored)
+        looked = look(recording, target, body, state, reach, arguments)
+        locations = _located(recording, looked.places, declared)
+        refuse_made_up(recording, locations)
+        refuse_sizes(recording)
+        program = build(stage, _name(target))
+    except BaseException as error:
+        if isinstance(error, CaptureError) or python is not None or recording.sizes is not None:
+            recording.watched.outside.undo()
+            beside.undo()
         raise
-    finally:
-        stored = kept.restore() + declared.restore()
-    recording.numbers.is_closed = True
-    changes = tuple(beside.changes(recording.recorder.knows))
-    if changes and python == "error":
-        beside.undo()
-        what = "the step does in Python what its program would not repeat:\n" + "\n".join(map(str, changes))
-        raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
-    reach = reach if python is None else tuple(variables(body))  # what it changes there is said: no new capture
-    refuse_made_modules(recording, kept.made)
-    refuse_kept(recording, body, reach)
-    refuse_escaped(recording, there)
+    drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
+    called = tuple(modules.called.values())
+    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes, once, looked)
+
+
+def _stage(recording: Recording, stored: list[Store]) -> Stage:
+    """What a program is built from: the function with its results, effects and backward."""
     refuse_attributes(recording)
     refuse_growth(recording)
     refuse_hidden_hooks(recording)
@@ -179,15 +196,7 @@ def _capture_call(
     refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])
     results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
-    stage = _differentiate(recording, results, tuple(stored), tuple(grads))
-    looked = look(recording, target, body, state, reach, arguments)
-    locations = _located(recording, looked.places, declared)
-    refuse_made_up(recording, locations)
-    refuse_sizes(recording)
-    program = build(stage, _name(target))
-    drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
-    called = tuple(modules.called.values())
-    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes, looked)
+    return _differentiate(recording, results, tuple(stored), tuple(grads))
 
 
 def _name_modules(

@@ -17,6 +17,7 @@ from foregrad.words.progress import Timings
 if TYPE_CHECKING:
     from foregrad.dynamic import Conditions
     from foregrad.program.program import Program
+    from foregrad.record.beside import Change
     from foregrad.record.executed import Reads
     from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
@@ -39,6 +40,9 @@ class Capture:
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary
+    does: tuple[str, ...] = ()  # in Python, and the program does not
+    carry_back: Callable[[], None] = lambda: None  # what it changed in lists and dicts that it was given
+    once: tuple[str, ...] = ()  # what it changed outside itself, so that it holds for one call
 
     @property
     def stage(self) -> CompiledStage:
@@ -91,6 +95,15 @@ class Capture:
         return self.listing()
 
 
+def warn_of_python(name: str, changes: Sequence[Change], named: set[str], instead: str) -> None:
+    """Say what happens at capture only, each thing once."""
+    new = [change for change in changes if change.name not in named]
+    if new:
+        named.update(change.name for change in new)
+        said = "\n".join(map(str, new))
+        warnings.warn(f"{name} does in Python what its program does not repeat:\n{said}\n{instead}", stacklevel=6)
+
+
 #: After as many captures a function probably depends on something that changes at each call.
 MANY_CAPTURES = 8
 
@@ -100,3 +113,10 @@ def warn_of_many(name: str, reasons: Sequence[str], advice: str) -> None:
     if len(reasons) == MANY_CAPTURES:
         said = "\n".join(f"  {number}. {reason}" for number, reason in enumerate(reasons, 1))
         warnings.warn(f"{name} was captured {MANY_CAPTURES} times:\n{said}\n{advice}", stacklevel=6)
+
+
+def with_another(captures: tuple[Capture, ...], made: Capture) -> tuple[Capture, ...]:
+    """Captures and a new one. Of those that held for one call, the last few are enough."""
+    num_too_many = len(captures) - 2 * MANY_CAPTURES if made.once else 0
+    gone = [one for one in captures if one.once][: max(0, num_too_many)]
+    return (*(one for one in captures if one not in gone), made)

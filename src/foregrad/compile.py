@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foregrad.captures import Capture, warn_of_many
+from foregrad.captures import Capture, warn_of_many, warn_of_python, with_another
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.keep.warm import CAPTURED, Origin
 from foregrad.record.tracebacks import readable
@@ -41,6 +41,7 @@ class Compiled(WarmStarts):
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
         self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
+        self._named: set[str] = set()  # what it does in Python that was spoken of
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -87,13 +88,16 @@ class Compiled(WarmStarts):
                 f"for a second call{changed}.\n{definition(self._target)}\nPass the value as an argument; return the "
                 "new one."
             )
+        made.carry_back()
         keep()
         made.stage.on_backward = keep
         return result
 
     def _add(self, made: Capture) -> None:
-        self.captures = (*self.captures, made)
-        self._calls = (made.call, *self._calls)
+        """Have a capture for later calls, unless what the function read has changed by its own doing."""
+        if not made.once:
+            self._calls = (made.call, *self._calls)
+        self.captures = with_another(self.captures, made)
 
     # -- capturing --------------------------------------------------------------------------------------
 
@@ -145,8 +149,8 @@ class Compiled(WarmStarts):
             return made
 
     def _changed(self) -> list[str]:
-        """What has changed in Python since each capture."""
-        return [made.python.why for made in self.captures if made.python.why is not None]
+        """What has changed in Python since each capture, or by its own doing."""
+        return [why for made in self.captures if (why := "; ".join(made.once) or made.python.why)]
 
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
         from foregrad.twins import Twins
@@ -164,7 +168,13 @@ class Compiled(WarmStarts):
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         from foregrad.capture import capture_call
 
-        return capture_call(self._target, args, kwargs, varying=dims)
+        return self._told(capture_call(self._target, args, kwargs, varying=dims))
+
+    def _told(self, captured: Captured) -> Captured:
+        """A capture, after what it does in Python and its program does not was named."""
+        if self._python != "allow":
+            warn_of_python(self.name, captured.changes, self._named, self._instead)
+        return captured
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
         """Compare a call with the same ops run one by one on the same data; nothing is written, no generator moves.
@@ -204,6 +214,8 @@ class Compiled(WarmStarts):
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 
     _kind = "function"
+    _python = "warn"  # what the function does in Python and its program does not
+    _instead = "Do it outside."
     _advice = (
         "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."
     )

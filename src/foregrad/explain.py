@@ -37,6 +37,8 @@ class Explained:
         lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
         lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
         lines += [f"   frozen at capture: {line}" for line in self.capture.python.frozen]
+        lines += [f"   at capture only: {line}" for line in self.capture.does]
+        lines += [f"   for one call: {line}" for line in self.capture.once]
         lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
         lines += [f"   {line}" for line in self.fallbacks]
         if self.nearest is not None:
@@ -54,6 +56,8 @@ class Explained:
             "fallbacks": list(self.fallbacks),
             "differences": [vars(one) for one in self.differences],
             "frozen": list(self.capture.python.frozen),
+            "at capture only": list(self.capture.does),
+            "for one call": list(self.capture.once),
         }
 
 

@@ -50,9 +50,11 @@ def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonR
     found = {name for name, _ in reads.globals}
     modules = [str(scope.variables.get("__name__")) for scope in executed.scopes()]
     lost = tuple(name for name in modules if name not in found and not is_closed(name))
+    lost += tuple(f"the file {path}" for path in recording.files)
     called = tuple(recording.modules.called.values())
     return PythonReads(target, state, called, reads, Lost(lost) if lost else None)
 
 
 def _reached(recording: Recording, again: PythonReads, tensors: Tensors, arguments: dict[str, Any]) -> Reached:
-    return Reached.of(again.reach(recording.recorder.executed.scopes(), tensors, objects_in(arguments)))
+    more = [*objects_in(arguments), *recording.files.items()]
+    return Reached.of(again.reach(recording.recorder.executed.scopes(), tensors, more))

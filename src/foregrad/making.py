@@ -62,6 +62,9 @@ def make_capture(
         find_regions=lambda: compiled.regions,
         program_key=halves.key,
         conditions=conditions,
+        does=tuple(str(change).strip() for change in captured.changes),
+        carry_back=captured.stage.recording.given.carry_back,
+        once=tuple(str(change).strip() for change in captured.once),
     )
 
 

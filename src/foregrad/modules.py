@@ -132,7 +132,7 @@ class ForwardOf(Compiled):
 
         if not self._is_set:  # the class may have got another one
             self._target = type(self.target).forward.__get__(self.target)
-        return capture_call(self.target, args, kwargs, call=self._target, varying=dims)
+        return self._told(capture_call(self.target, args, kwargs, call=self._target, varying=dims))
 
 
 def _class_for(module: torch.nn.Module, way: Way) -> type:

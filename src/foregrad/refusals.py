@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.beside import Beside, Change
 from foregrad.record.escapes import Escape, escapes
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
@@ -15,6 +16,27 @@ from foregrad.runtime.locate import Location, Variable, variables
 from foregrad.substrate_native import has_hidden_hooks
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import is_wrapper
+
+
+def changes_of(
+    recording: Recording, beside: Beside, python: str | None
+) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
+    """What a program does not repeat of what the function does in Python; and what it changes outside itself, if it is
+    no step: the program is then that of one call."""
+    watched = recording.watched
+    found = beside.changes(recording.recorder.knows)
+    names = {change.name for change in found}
+    changed = [one for one in watched.outside.changes(beside.known()) if one.name not in names]
+    changed += recording.given.changes(recording.definition)
+    once = changed if python is None else []
+    changes = dict.fromkeys([*found, *watched.anew.changes, *(changed if python is not None else [])])
+    if changes and python == "error":
+        what = "the step does in Python what its program would not repeat:\n" + "\n".join(map(str, changes))
+        raise CaptureError(f"{what}\n{recording.definition}\nDo it outside the step.")
+    if once and recording.sizes is not None:
+        what = "\n".join(map(str, once))
+        raise CaptureError(f"the function changes objects outside itself:\n{what}\n{recording.definition}")
+    return tuple(changes), tuple(once)
 
 
 def refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:

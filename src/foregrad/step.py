@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -96,11 +95,11 @@ class Step(Compiled):
         super().__init__(function, way)
         self.state = state
         self._python = python
-        self._named: set[str] = set()  # what it does in Python that was spoken of
         self._does_more = False  # whether the last capture did something in Python
 
     _kind = "step"
     _advice = "Keep what changes at each call outside the step."
+    _instead = 'Do it outside the step, or say fg.step(..., python="allow").'
 
     def _state(self) -> tuple[Any, ...]:
         return self.state
@@ -138,12 +137,7 @@ class Step(Compiled):
 
         captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python, varying=dims)
         self._does_more = bool(captured.changes)
-        new = [change for change in captured.changes if change.name not in self._named]
-        if new and self._python != "allow":
-            self._named.update(change.name for change in new)
-            what = f"{self.name} does in Python what its program does not repeat:\n" + "\n".join(map(str, new))
-            warnings.warn(f'{what}\nDo it outside the step, or say fg.step(..., python="allow").', stacklevel=5)
-        return captured
+        return self._told(captured)
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""

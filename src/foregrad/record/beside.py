@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.frames import user_frame
+from foregrad.record.frames import telling_frame
 from foregrad.record.numbers import expression_of
 from foregrad.record.session import LOG, PRINT
 from foregrad.record.trace import Origin
@@ -80,6 +80,12 @@ class Beside:
                 found.append(Change(path, f"was {_text(before.get(key))}, is {_text(after)}"))
         return list(dict.fromkeys(found))
 
+    def known(self) -> frozenset[int]:
+        """The ids of objects that are looked at here."""
+        values = [value for originals in self._originals for value, _ in originals.values()]
+        owners = [holder.owner for holder in self._holders if isinstance(holder, AttributesOf)]
+        return frozenset(map(id, (*owners, *(one for value in values for one in _containers(value)))))
+
     def undo(self) -> None:
         """Put everything back as it was."""
         for holder, originals in zip(self._holders, self._originals, strict=True):
@@ -96,7 +102,7 @@ class Beside:
         """Take note of prints and log lines of this thread."""
 
         def noted(what: str) -> None:
-            origin = Origin(*user_frame(3), "")
+            origin = Origin(*telling_frame(3), "")
             if origin.code is not None:
                 self.calls.append(Change(what, f"at {origin}"))
 
@@ -148,12 +154,24 @@ def _frozen(value: Any, depth: int = _DEPTH) -> Any:
     return object, id(value), type(value).__name__
 
 
+def _containers(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
+    if isinstance(value, (list, tuple, set, dict)):
+        yield value
+        for one in (value.values() if isinstance(value, dict) else value) if depth else ():
+            yield from _containers(one, depth - 1)
+
+
 def _tensors(value: Any, depth: int = _DEPTH) -> list[torch.Tensor]:
     if isinstance(value, torch.Tensor):
         return [value]
     if isinstance(value, dict) and depth:
         return [t for v in value.values() for t in _tensors(v, depth - 1)]
     return [t for v in value for t in _tensors(v, depth - 1)] if isinstance(value, (list, tuple, set)) and depth else []
+
+
+def text_of(value: Any) -> str:
+    """A value in a few words."""
+    return _text(_frozen(value))
 
 
 def _text(frozen: Any) -> str:

@@ -1,6 +1,7 @@
-"""Chance: numbers from Python's or NumPy's generators, which a program would draw once, and then keep.
+"""Chance: numbers from generators of Python, NumPy and the system, which a program would draw once, and then keep.
 
-Both generators are those of all threads. So one that has moved is the function's doing only if code that ran names it.
+The default generators are those of all threads. So one that has moved is the function's doing only if code that ran
+names it.
 """
 
 from __future__ import annotations
@@ -10,27 +11,79 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import CodeType
+from types import CodeType, FrameType
 from typing import Any
 
 from foregrad.errors import CaptureError
+from foregrad.record.anew import Anew, put_state
 from foregrad.record.executed import Executed, is_torchs
+from foregrad.record.outside import Outside, put_back
+from foregrad.words.garbage import is_young
 
 
-@contextmanager
-def no_draws_of_python(executed: Executed) -> Iterator[None]:
-    """Refuse a function that draws from these generators, and put them back as they were."""
-    before = {name: get() for name, (get, _) in _generators().items()}
-    yield
-    for name, (get, put) in _generators().items():
-        if name in before and not _same(before[name], get()):
-            line = _line_that_names(name, executed)
-            if line is not None:
-                put(before[name])
+class Watched:
+    """One run of code of the user's: what it reads from the world, and what it changes outside."""
+
+    def __init__(self, executed: Executed) -> None:
+        self._executed = executed
+        self.anew, self.outside = Anew(), Outside()
+
+    def begins(self, frame: FrameType) -> None:
+        self.outside.begins(frame)
+
+    def calls(self, frame: FrameType, function: Any) -> None:
+        self.anew.calls(frame, function)
+
+    @contextmanager
+    def watch(self) -> Iterator[None]:
+        """Refuse what is drawn, and put the generators back as they were; and what is read from open files."""
+        before = {name: get() for name, (get, _) in _generators().items()}
+        earlier, self._executed.watches = self._executed.watches, self
+        try:
+            with self.anew.watch():
+                yield
+        finally:
+            self._executed.watches = earlier
+        self._refuse_reads()
+        self._refuse_draws()
+        for name, (get, put) in _generators().items():
+            if name in before and not _same(before[name], get()):
+                line = _line_that_names(name, self._executed)
+                if line is not None:
+                    put(before[name])
+                    _refuse(name, line)
+
+    def _refuse_draws(self) -> None:
+        """From generators that were there before, and from none but the system."""
+        for asked in self.anew.drawn.values():
+            if not is_young(asked.holder):
+                put_state(asked.holder, asked.before)
+                _refuse(asked.what, f"  at {asked.origin}")
+        for asked in self.anew.entropy:
+            _refuse(asked.what, f"  at {asked.origin}")
+        for kept in self.outside.drawn():
+            put_back(kept.value, kept.before)
+            _refuse(f"`{kept.name}`, a {type(kept.value).__name__} of NumPy's", f"  at {kept.line}")
+
+    def _refuse_reads(self) -> None:
+        for asked in self.anew.unseen:
+            raise CaptureError(
+                f"the function reads a file through {asked.what}: a program would use the same data at each call.\n"
+                f"  at {asked.origin}\nRead it outside and pass what it holds, or open it with open() inside."
+            )
+        for asked in self.anew.read.values():
+            if not is_young(asked.holder):
                 raise CaptureError(
-                    f"the function draws numbers from {name}, and a program would use the same ones at each call.\n"
-                    f"{line}\nDraw them outside and pass them as arguments, or draw with torch."
+                    f"the function reads from an open file, {asked.what}: a program would use the same data at each "
+                    f"call.\n  at {asked.origin}\nRead it outside and pass what it holds, or open it inside."
                 )
+
+
+def _refuse(generator: str, line: str) -> None:
+    raise CaptureError(
+        f"the function draws numbers from {generator}, and a program would use the same ones at each call.\n"
+        f"{line}\nDraw them outside and pass them as arguments, or draw with torch."
+    )
 
 
 def _generators() -> dict[str, tuple[Any, Any]]:

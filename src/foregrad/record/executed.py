@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import CodeType, FrameType
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
@@ -44,6 +44,16 @@ class Scope:
     names: frozenset[str]
 
 
+class Watches(Protocol):
+    """Looks at what code does, as it happens."""
+
+    def begins(self, frame: FrameType) -> None:
+        """A function of Python is about to run."""
+
+    def calls(self, frame: FrameType, function: Any) -> None:
+        """A function of C is about to be called."""
+
+
 class Executed:
     """Collects the code objects that run in this thread."""
 
@@ -53,6 +63,7 @@ class Executed:
         self._earlier: Any = None
         self._thread = 0
         self._is_paused = False
+        self.watches: Watches | None = None
 
     def __enter__(self) -> None:
         """Take note of every function that begins, from now on."""
@@ -90,8 +101,12 @@ class Executed:
     def _note(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if id(code) not in self._seen and not is_ours(code) and not _is_for_us(frame):
+            if id(code) not in self._seen and not is_ours(code) and not is_for_us(frame):
                 self._seen[id(code)] = (code, frame.f_globals)
+            if self.watches is not None:
+                self.watches.begins(frame)
+        elif event == "c_call" and self.watches is not None:
+            self.watches.calls(frame, arg)
 
     def ran(self) -> list[tuple[CodeType, dict[str, Any]]]:
         """The code that ran, each with its globals."""
@@ -177,7 +192,7 @@ def is_library_file(file: str) -> bool:
     return file.startswith((*_LIBRARIES, "<frozen "))
 
 
-def _is_for_us(frame: FrameType) -> bool:
+def is_for_us(frame: FrameType) -> bool:
     """Whether code runs since foregrad has asked for it: code of a library that no code of the user's has called."""
     module = str(frame.f_globals.get("__name__"))
     if module.startswith(("foregrad.", "namedtuple_")):  # such as what `dataclass` has written; code of a tuple

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.hooks import RemovableHandle
 
 from foregrad.errors import CaptureError
+from foregrad.record.clocks import Moment
 from foregrad.record.devices import ASKS
 from foregrad.record.faces import faced
 from foregrad.record.frames import user_frame
@@ -110,6 +111,8 @@ class Intercept(TorchFunctionMode):
             return [self._swap(v) for v in value]
         if kind is dict:
             return {k: self._swap(v) for k, v in value.items()}
+        if kind is Moment:
+            refuse("computes with what a clock says", "Read the clock outside, and pass the time as a tensor.")
         return value
 
     def swapped(self, value: Any) -> Any:

@@ -16,9 +16,12 @@ import torch
 from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
+from foregrad.record.anew import File
 from foregrad.record.blank import new_ghost
-from foregrad.record.chance import no_draws_of_python
+from foregrad.record.chance import Watched
+from foregrad.record.clocks import clocks_give_moments, refuse_moment
 from foregrad.record.frames import raising_frame, source_of
+from foregrad.record.given import Given
 from foregrad.record.grads import Grads
 from foregrad.record.inputs import Inputs
 from foregrad.record.intercept import Intercept
@@ -125,6 +128,8 @@ class Recording:
         self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
         self.modules = CalledModules(self.recorder, names)
         self.numbers = Numbers(lambda: self.recorder.module)
+        self.watched, self.given = Watched(self.recorder.executed), Given()
+        self.files: dict[str, File] = {}  # that were read
         self.num_forward = 0
         self.outputs: list[Any] = []
         self.items: set[int] = set()  # places of outputs of which the number is returned
@@ -134,17 +139,18 @@ class Recording:
 
     def forward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
         """Run the function on the ghosts of its arguments."""
-        leaves, structure = tree_flatten((args, kwargs))
+        (leaves, structure), mode = tree_flatten((args, kwargs)), torch.is_grad_enabled()
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
-        mode = torch.is_grad_enabled()
         with fakes(self.sizes):
             self.inputs.lift_arguments(tensors, self.definition)
         ghosts = [self._ghost(leaf) for leaf in leaves]
         ghost_args, ghost_kwargs = structure.unflatten(ghosts)
+        self.given = Given((args, kwargs), (ghost_args, ghost_kwargs), leaves, ghosts)
         try:
             with (
                 no_saved_tensor_hooks(),
-                no_draws_of_python(self.recorder.executed),
+                clocks_give_moments(),
+                self.watched.watch(),
                 self.recorder.draws.run(self.definition, self.recorder.generators.all),
                 CHECKPOINT.by(enter_again),
                 NO_TORCH_COMPILE.in_this_thread(),
@@ -166,6 +172,7 @@ class Recording:
         finally:
             self.grads.finish()
             torch.set_grad_enabled(mode)
+        self.files |= self.watched.anew.files
         self._take_outputs(result)
         self.num_forward = len(self.recorder.ops)
 
@@ -229,6 +236,7 @@ class Recording:
             elif self.sizes is not None and self.sizes.varies(leaf):
                 self.outputs.append(self.sizes.plain(leaf))
             elif isinstance(leaf, _PLAIN_OUTPUTS):
+                refuse_moment(leaf, f"result{keystr(path)}", self.definition)
                 self.outputs.append(leaf)
             else:
                 raise CaptureError(
@@ -349,6 +357,7 @@ class Recording:
             self.recorder.without_memory(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
+            Watched(self.recorder.executed).watch(),
             self.recorder.draws.run(self.definition, self.recorder.generators.all),
             CHECKPOINT.by(enter_again),
             NO_TORCH_COMPILE.in_this_thread(),

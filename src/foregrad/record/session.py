@@ -10,9 +10,11 @@ from __future__ import annotations
 import builtins
 import functools
 import gc
+import io
 import logging
 import math
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -151,6 +153,8 @@ PRINT = Replacement(builtins, "print")
 LOG = Replacement(logging.Logger, "handle")
 MAX, MIN = Replacement(builtins, "max"), Replacement(builtins, "min")
 MATH = Replacement(math, *(name for name, f in vars(math).items() if callable(f) and not name.startswith("_")))
+OPEN, IO_OPEN = Replacement(builtins, "open"), Replacement(io, "open")
+CLOCKS = Replacement(time, "time", "perf_counter", "monotonic", "process_time")
 CHECKPOINT = Replacement(*CHECKPOINT_OF_SAVED)
 SCALED = Replacement(*SCALED_STEP)
 MODULE = Replacement(*MODULE_CALL)
@@ -165,6 +169,9 @@ ALL: tuple[Held, ...] = (
     MAX,
     MIN,
     MATH,
+    OPEN,
+    IO_OPEN,
+    CLOCKS,
     CHECKPOINT,
     SCALED,
     MODULE,

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from foregrad.record.executed import Reads, Scope
+from foregrad.runtime.files import make_file
 from foregrad.runtime.locate import Location
 from foregrad.runtime.nodes import Attributes
 from foregrad.runtime.objects import is_closed
@@ -27,6 +28,7 @@ from foregrad.runtime.walk_data import make_array, make_container, make_object
 from foregrad.runtime.walk_modules import make_torch_module
 
 _MAKERS = (
+    make_file,
     make_container,
     make_function,
     make_torch_module,
