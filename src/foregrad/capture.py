@@ -73,6 +73,7 @@ class Captured:
         self.stage.recording.inputs.release(places)
         self.stage.recording.recorder.values.mirror = None
         self.stage.recording.watched.outside.forget()
+        self.stage.recording.backwards.is_capturing = False
         self.declared.release()
         if self.stage.recording.sizes is not None:
             self.stage.recording.sizes.release()

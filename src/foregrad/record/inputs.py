@@ -111,6 +111,11 @@ class Inputs:
         self._by_storage.clear()
         self.names = {}
 
+    def ghost_of(self, value: Any) -> Any:
+        """The ghost of a tensor that was lifted; anything else as it is."""
+        lifted = self.find(value) if isinstance(value, torch.Tensor) else None
+        return value if lifted is None else lifted.ghost
+
     def find(self, real: torch.Tensor) -> Lifted | Outer | None:
         """The input that a tensor is. After the capture that is asked of what the function reaches for by itself, where
         a later backward runs its Python again; an id may have passed to another tensor by then."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
+from types import BuiltinMethodType
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class Intercept(TorchFunctionMode):
         self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
         self.flags: list[tuple[int, int, bool]] = []  # objects told to require a gradient or not, and after which op
         self.looks = Looks()
+        self.hooked: list[tuple[str, Any, Any]] = []  # objects whose methods, in C, are hooks, and code that says so
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -187,6 +189,8 @@ class Intercept(TorchFunctionMode):
             self.hooks.append((lifted, hook))
             self._grads.hook(lifted)
             return RemovableHandle(OrderedDict())
+        if isinstance(hook, BuiltinMethodType):
+            self.hooked.append((hook.__qualname__, hook.__self__, user_frame(2)[0]))
         return func(*args, **kwargs)
 
     def _holds_ghosts(self, hook: Any) -> bool:

@@ -55,6 +55,9 @@ class Kept:
         """Where it was changed, as far as one can tell."""
         return _line(self.code, self.name)
 
+    def in_words(self) -> list[Change]:
+        return list(_in_words(self))
+
     @property
     def is_changed(self) -> bool:
         return not _same(self.before, contents_of(self.value)) and self.was_there
@@ -72,6 +75,10 @@ class Outside:
     def leave_out(self, objects: Iterable[Any]) -> None:
         """Do not look at these: they are looked after elsewhere."""
         self._elsewhere = frozenset(map(id, objects))
+
+    def look_at(self, name: str, value: Any, code: CodeType | None) -> None:
+        """Look at an object that a function of C may change; `code` has given it away."""
+        self._look(name, value, code or _UNKNOWN, Names(frozenset(), frozenset()), None, False)
 
     def begins(self, frame: FrameType) -> None:
         """A function of Python is about to run."""
@@ -107,6 +114,10 @@ class Outside:
                     self._kept[id(value)] = kept
             waiting += [(inner, one, kept or holder, depth - 1) for inner, one in inside(name, value, names.all)]
 
+    def different(self) -> list[Kept]:
+        """What is not as it was, whether it was there before or not."""
+        return [kept for kept in self._kept.values() if not _same(kept.before, contents_of(kept.value))]
+
     def drawn(self) -> list[Kept]:
         """Generators of NumPy's that have moved."""
         return [kept for kept in self._kept.values() if is_generator(type(kept.value)) and kept.is_changed]
@@ -117,7 +128,7 @@ class Outside:
 
     def changes(self, known: frozenset[int] = frozenset()) -> list[Change]:
         """The same in words, but for objects that others look after."""
-        return [change for kept in self.changed() if id(kept.value) not in known for change in _in_words(kept)]
+        return [change for kept in self.changed() if id(kept.value) not in known for change in kept.in_words()]
 
     def forget(self) -> None:
         """Let go of everything."""
@@ -234,12 +245,14 @@ def _put_attributes(value: Any, before: dict[str, Any]) -> None:
         was = before.get(key, ABSENT)
         if _same(was, now.get(key, ABSENT)):
             continue
-        if isinstance(value, _Variables):
-            value.variables[key] = was
-        elif was is ABSENT:
-            delattr(value, key)
+        table = value.variables if isinstance(value, _Variables) else None
+        if table is None and not isinstance(value, type) and key not in _slots(type(value)):
+            table = vars(value)
+        if table is not None:
+            table.pop(key, None) if was is ABSENT else table.__setitem__(key, was)
         else:
-            setattr(value, key, was)
+            owner = type if isinstance(value, type) else object  # past methods of the class's own
+            owner.__delattr__(value, key) if was is ABSENT else owner.__setattr__(value, key, was)
 
 
 def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -323,6 +336,7 @@ class Names:
 
 
 _known: dict[CodeType, Names | None] = {}
+_UNKNOWN = compile("", "<a function of C>", "exec")
 
 #: Instructions that change something beside variables of the function itself.
 _WRITES = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_SUBSCR", "STORE_DEREF", "STORE_GLOBAL")

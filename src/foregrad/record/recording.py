@@ -17,6 +17,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from foregrad.errors import CaptureError
 from foregrad.record.anew import File
+from foregrad.record.backwards import Backwards
 from foregrad.record.blank import new_ghost
 from foregrad.record.chance import Watched
 from foregrad.record.clocks import clocks_give_moments, refuse_moment
@@ -129,6 +130,7 @@ class Recording:
         self.modules = CalledModules(self.recorder, names)
         self.numbers = Numbers(lambda: self.recorder.module)
         self.watched, self.given = Watched(self.recorder.executed), Given()
+        self.backwards = Backwards(self.recorder.executed, self.intercept.hooked)
         self.files: dict[str, File] = {}  # that were read
         self.num_forward = 0
         self.outputs: list[Any] = []
@@ -143,7 +145,7 @@ class Recording:
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         with fakes(self.sizes):
             self.inputs.lift_arguments(tensors, self.definition)
-        ghosts = [self._ghost(leaf) for leaf in leaves]
+        ghosts = [self.inputs.ghost_of(leaf) for leaf in leaves]
         ghost_args, ghost_kwargs = structure.unflatten(ghosts)
         self.given = Given((args, kwargs), (ghost_args, ghost_kwargs), leaves, ghosts)
         try:
@@ -212,10 +214,6 @@ class Recording:
             f"  at {Origin(code, instruction, '')}\nDo the same with ops of torch, wrap it as a custom op "
             "(torch.library), or return the tensor and read it outside the captured function."
         )
-
-    def _ghost(self, leaf: Any) -> Any:
-        lifted = self.inputs.find(leaf) if isinstance(leaf, torch.Tensor) else None
-        return leaf if lifted is None else lifted.ghost
 
     def _take_outputs(self, result: Any) -> None:
         result = open_dataclasses(result, is_young, _is_shape)
@@ -357,7 +355,7 @@ class Recording:
             self.recorder.without_memory(),
             autocast_disabled(),
             no_saved_tensor_hooks(),
-            Watched(self.recorder.executed).watch(),
+            self.backwards.watch(),
             self.recorder.draws.run(self.definition, self.recorder.generators.all),
             CHECKPOINT.by(enter_again),
             NO_TORCH_COMPILE.in_this_thread(),
