@@ -188,9 +188,9 @@ def test_an_upgrade_of_any_installed_distribution_changes_the_key(monkeypatch, t
     keys = []
     for digest in ("first", "second"):
         a_distribution(tmp_path, "helper", digest)
-        installed.installed.cache_clear()
+        installed._distributions.cache_clear()
         keys.append(key())
-    installed.installed.cache_clear()
+    installed._distributions.cache_clear()
     assert only_difference(*keys).name == "installed distributions"
 
 

@@ -42,14 +42,6 @@ def library_of(module: str | None) -> Library | None:
     return _library(str(module), getattr(loaded, "__file__", None))
 
 
-def is_of_library(file: str) -> bool:
-    """Whether a file belongs to Python, torch, foregrad or a distribution, by where it lies."""
-    home = next((home for home in _INSTALLED if file.startswith(home)), None)
-    if home is not None:
-        return _distribution(os.path.relpath(file, home).partition(os.sep)[0].partition(".")[0]) is not None
-    return file.startswith((_TORCH, _FOREGRAD, *_STANDARD))
-
-
 def library_of_function(function: FunctionType) -> Library | None:
     """The library of a function, by the module that it was defined in: `__module__` may say what it wraps."""
     library = library_of(function.__globals__.get("__name__"))
@@ -111,6 +103,15 @@ def _metadata_of(top: str) -> importlib.metadata.Distribution | None:
 
 def _folders(*paths: str | None) -> tuple[str, ...]:
     return tuple(sorted({os.path.join(path, "") for path in paths if path}))
+
+
+def place_in_library(file: str) -> str | None:
+    """The folder or file that a file belongs to, in the folder of installed distributions; empty for what belongs to
+    Python, torch or foregrad; None for what lies elsewhere."""
+    home = next((home for home in _INSTALLED if file.startswith(home)), None)
+    if home is not None:
+        return os.path.relpath(file, home).partition(os.sep)[0]
+    return "" if file.startswith((_TORCH, _FOREGRAD, *_STANDARD)) else None
 
 
 _PATHS = sysconfig.get_paths()

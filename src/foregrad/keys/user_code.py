@@ -16,7 +16,8 @@ from types import CodeType, ModuleType
 from typing import Any
 
 from foregrad.keys.ingredients import Ingredient
-from foregrad.keys.libraries import is_of_library
+from foregrad.keys.installed import is_installed
+from foregrad.keys.libraries import place_in_library
 from foregrad.keys.whole_code import code_digest
 
 _known: dict[str, tuple[Any, str]] = {}  # by file: what it was like, and the digest of its code
@@ -40,7 +41,8 @@ def _is_librarys(name: str, file: Any) -> bool:
     is_kernel = name.endswith(".kernel") and len(top) > _LENGTH_OF_DIGEST  # that Inductor has compiled
     if top in ("torch", "functorch", "foregrad") or is_kernel or not isinstance(file, str):
         return True
-    return is_of_library(file)
+    place = place_in_library(file)
+    return place is not None and (not place or is_installed(place))
 
 
 _LENGTH_OF_DIGEST = 40
