@@ -5,15 +5,17 @@ Checked against torch 2.13.
 
 from __future__ import annotations
 
+import os
 import sys
+from types import FunctionType
 from typing import Any
 
 import torch
-from torch._C import DispatchKey
+from torch._C import DispatchKey, TensorBase
 from torch._C._dynamo import eval_frame
 from torch.autograd.graph import get_gradient_edge
 
-__all__ = ["dynamo_frames", "has_hidden_hooks", "hide_from_dynamo", "is_native_object"]
+__all__ = ["dynamo_frames", "has_hidden_hooks", "hide_from_dynamo", "is_native_object", "replaced_methods"]
 
 
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -70,3 +72,27 @@ def is_native_object(value: Any) -> bool:
     if type(kind) is not _NATIVE or not kind.__module__.startswith("torch") or hasattr(kind, "__members__"):
         return False
     return not any(base.__name__ in _SEEN_AS_OPS for base in kind.__mro__)
+
+
+_TORCH, _OURS = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+
+
+def _in_python(*homes: str) -> dict[str, FunctionType]:
+    """The methods of tensors that are written in Python, in files of these folders."""
+    found = {name: one for name, one in vars(torch.Tensor).items() if isinstance(one, FunctionType)}
+    return {name: one for name, one in found.items() if one.__code__.co_filename.startswith(homes)}
+
+
+#: As torch has them.
+_METHODS = _in_python(_TORCH)
+
+
+def replaced_methods() -> dict[str, tuple[Any, Any]]:
+    """Methods of tensors in whose place a user has put a function: that, and the method. Where a mode is told of a call
+    of such a method, torch names it by what its name stands for."""
+    replaced = _in_python("").items() - _in_python(_TORCH, _OURS).items()
+    return {
+        name: (one, _METHODS.get(name, getattr(TensorBase, name)))
+        for name, one in replaced
+        if hasattr(TensorBase, name)
+    }

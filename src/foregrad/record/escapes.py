@@ -20,6 +20,7 @@ from torch.autograd.graph import Node
 
 from foregrad.record.executed import is_library_file
 from foregrad.record.recording import Recording
+from foregrad.words.kinds import attributes_in, is_a
 
 #: References to a ghost while it is counted: the list of all ghosts, a variable, an argument.
 _WHILE_COUNTED = 3
@@ -75,7 +76,7 @@ def _found(wanted: set[int], roots: Iterable[tuple[str, Any]]) -> Iterator[Escap
         if id(value) in seen or _is_elsewhere(value):
             continue
         seen.add(id(value))
-        cache = value if isinstance(value, _lru_cache_wrapper) else cache
+        cache = value if is_a(value, _lru_cache_wrapper) else cache
         for name, item, holder in _inside(path, value):
             if id(item) in wanted:
                 yield Escape(item, name, holder, cache)
@@ -88,26 +89,26 @@ _ELSEWHERE = (ModuleType, CodeType, FrameType, BuiltinFunctionType, Node)
 
 
 def _is_elsewhere(value: Any) -> bool:
-    if isinstance(value, type):  # a class of the user's may be given anything
+    if is_a(value, type):  # a class of the user's may be given anything
         return _is_library(value.__module__) or value.__module__.startswith("foregrad.")
-    return isinstance(value, _ELSEWHERE) or type(value).__module__.startswith("foregrad.")
+    return is_a(value, _ELSEWHERE) or type(value).__module__.startswith("foregrad.")
 
 
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any, Any]]:
     """What an object refers to, with the name by which it does, and what holds it."""
-    if isinstance(value, dict):
+    if is_a(value, dict):
         yield from ((f"{path}[{key!r}]", item, value) for key, item in list(value.items()))
-    elif isinstance(value, (list, tuple)):
+    elif is_a(value, (list, tuple)):
         yield from ((f"{path}[{place}]", item, value) for place, item in enumerate(list(value)))
-    elif isinstance(value, torch.Tensor):  # its own attributes; its memory and history are no objects
+    elif is_a(value, torch.Tensor):  # its own attributes; its memory and history are no objects
         yield from ((f"{path}.{key}", item, vars(value)) for key, item in vars(value).items())
-    elif isinstance(value, FunctionType):
+    elif is_a(value, FunctionType):
         yield from ((path, item, value) for item in (value.__closure__, value.__defaults__, value.__kwdefaults__))
         yield path, vars(value), value
-    elif isinstance(value, (MethodType, CellType)):
+    elif is_a(value, (MethodType, CellType)):
         yield from ((path, item, value) for item in gc.get_referents(value))
     else:
-        names = vars(value) if hasattr(value, "__dict__") else {}
+        names = attributes_in(value) or {}
         yield from ((f"{path}.{key}", item, names) for key, item in list(names.items()))
         known = {id(names), *map(id, names.values())}
         yield from ((path, item, value) for item in gc.get_referents(value) if id(item) not in known)

@@ -29,6 +29,7 @@ from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.replaced import originals
 from foregrad.record.sequences import has_tensors, tensor_of
 from foregrad.record.trace import Origin
 from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
@@ -61,8 +62,10 @@ class Intercept(TorchFunctionMode):
         self.looks = Looks()
         self.hooked: list[tuple[str, Any, Any]] = []  # objects whose methods, in C, are hooks, and code that says so
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
+        self._replaced = dict(originals())
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        func = self._replaced.get(func, func)
         if self._recorder.is_aside:
             return func(*args, **(kwargs or {}))
         args = self._swap(args)

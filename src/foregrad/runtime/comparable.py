@@ -25,15 +25,15 @@ PLAIN = (
 )
 
 
-def can_compare(value: Any) -> bool:
-    """Whether a guard can hold a value: plain ones, and small containers of them."""
-    if isinstance(value, (*PLAIN, torch.Tensor)):
+def can_compare(value: Any, within: tuple[Any, ...] = ()) -> bool:
+    """Whether a guard can hold a value: plain ones, and small containers of them; not those that hold themselves."""
+    if issubclass(type(value), (*PLAIN, torch.Tensor)):
         return True
-    if type(value) in (list, tuple):
-        return len(value) < 100 and all(can_compare(v) for v in value)
-    if type(value) is dict:
-        return len(value) < 100 and all(isinstance(k, PLAIN) and can_compare(v) for k, v in value.items())
-    return False
+    if type(value) not in (list, tuple, dict) or len(value) >= 100 or any(value is one for one in within):
+        return False
+    inner = value.values() if type(value) is dict else value
+    keys = value if type(value) is dict else ()
+    return all(issubclass(type(k), PLAIN) for k in keys) and all(can_compare(v, (*within, value)) for v in inner)
 
 
 def containers_in(value: Any) -> Iterator[Any]:

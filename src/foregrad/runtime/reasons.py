@@ -11,6 +11,7 @@ from foregrad.substrate import autocast_state
 
 _MOST_SHOWN = 8
 _LONGEST = 200
+_DEEPEST = 5
 
 
 def describe_call(captured: Any) -> dict[str, str]:
@@ -89,11 +90,14 @@ def _module_text(module: torch.nn.Module) -> str:
     return ", ".join([f"{k}={v}" for k, v in simple.items()] + ([f"{hooks} hooks"] if hooks else []))
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, torch.Tensor):
+def _text(value: Any, depth: int = 0) -> str:
+    kind = type(value)
+    if issubclass(kind, torch.Tensor):
         return f"a tensor {tuple(value.shape)}"
-    if isinstance(value, (list, tuple)):
-        return f"{type(value).__name__}({', '.join(_text(v) for v in value)})"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{k!r}: {_text(v)}" for k, v in value.items()) + "}"
-    return repr(value) if isinstance(value, (bool, int, float, str, type(None))) else f"a {type(value).__name__}"
+    if issubclass(kind, (list, tuple, dict)) and depth >= _DEEPEST:
+        return "..."
+    if issubclass(kind, (list, tuple)):
+        return f"{kind.__name__}({', '.join(_text(v, depth + 1) for v in value)})"
+    if issubclass(kind, dict):
+        return "{" + ", ".join(f"{k!r}: {_text(v, depth + 1)}" for k, v in value.items()) + "}"
+    return repr(value) if issubclass(kind, (bool, int, float, str, type(None))) else f"a {kind.__name__}"

@@ -8,10 +8,11 @@ from typing import Any
 from foregrad.runtime.nodes import Attributes, Node, Same
 from foregrad.runtime.objects import is_closed, is_made_by_python
 from foregrad.runtime.walk import Part, Walk
+from foregrad.words.kinds import is_a
 
 
 def make_class(walk: Walk, value: Any, name: str) -> Node | None:
-    return class_node(walk, value) if isinstance(value, type) else None
+    return class_node(walk, value) if is_a(value, type) else None
 
 
 def class_node(walk: Walk, kind: type) -> Node:

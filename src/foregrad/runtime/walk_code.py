@@ -16,11 +16,12 @@ from foregrad.runtime.nodes import ABSENT, Attributes, Fields, Items, Node, Pinn
 from foregrad.runtime.objects import field, holds_nothing, is_closed, is_made_by_python
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_data import attributes_of
+from foregrad.words.kinds import is_a
 
 
 def make_function(walk: Walk, value: Any, name: str) -> Node | None:
     """A function: one that ran, by its code, its defaults and its closure; of a library's, by its closure."""
-    if not isinstance(value, FunctionType):
+    if not is_a(value, FunctionType):
         return None
     is_users, ran = not is_library(value.__code__), walk.ran(value)
     keys = ["__defaults__", "__kwdefaults__"] if ran and is_users else []
@@ -67,7 +68,7 @@ def make_from_fields(walk: Walk, value: Any, name: str) -> Node | None:
     if keys is None:
         return _of_builtin(walk, value, name)
     parts = [_part(value, key, name) for key in keys]
-    attributes = getattr(value, "__dict__", None) if isinstance(value, functools.partial) else None
+    attributes = getattr(value, "__dict__", None) if is_a(value, functools.partial) else None
     if attributes:
         keys = (*keys, "__dict__")
         parts.append(Part(name, attributes_of(walk, attributes, name, walk.names)))
@@ -84,13 +85,13 @@ def _part(value: Any, key: str, name: str) -> Part:
 
 def _of_builtin(walk: Walk, value: Any, name: str) -> Node | None:
     """A method in C, such as `dict.get` of some dict; and what a weak reference leads to."""
-    if isinstance(value, BuiltinFunctionType):
+    if is_a(value, BuiltinFunctionType):
         if isinstance(value.__self__, (ModuleType, type, type(None))):
             return Same(name, value)
         return walk.hold(Pinned(name, value, [field("__self__")]), [Part(f"{name}.__self__", value.__self__)])
-    if isinstance(value, weakref.ref):
+    if is_a(value, weakref.ref):
         return walk.hold(Pinned(name, value, [_referent]), [Part(name, value())])
-    if isinstance(value, contextvars.ContextVar):
+    if is_a(value, contextvars.ContextVar):
         return walk.hold(Pinned(name, value, [_current]), [Part(name, _current(value))])
     return None
 
@@ -105,7 +106,7 @@ def _current(variable: contextvars.ContextVar[Any]) -> Any:
 
 def make_module(walk: Walk, value: Any, name: str) -> Node | None:
     """A module of Python's: the variables in it that code asks for."""
-    if not isinstance(value, ModuleType):
+    if not is_a(value, ModuleType):
         return None
     variables = vars(value)
     if id(variables) not in walk.classes and not walk.boundary.is_outside(value.__name__):
@@ -131,7 +132,7 @@ def make_closed(walk: Walk, value: Any, name: str) -> Node | None:
         return make_module(walk, value, name)
     if issubclass(kind, FunctionType):
         return make_function(walk, value, name) if not is_library(value.__code__) or value.__closure__ else None
-    if name.rpartition(".")[2].startswith("_global_") and isinstance(value, dict) and holds_nothing(value):
+    if name.rpartition(".")[2].startswith("_global_") and is_a(value, dict) and holds_nothing(value):
         walk.empty.append((name, value))
         return None
     if issubclass(kind, (staticmethod, classmethod, property, functools.partial)):

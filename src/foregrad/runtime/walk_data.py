@@ -28,6 +28,7 @@ from foregrad.runtime.nodes import (
 from foregrad.runtime.objects import HOLD_NOTHING, field, has_own_getattr, is_made_by_python, slots_of
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
+from foregrad.words.kinds import attributes_in, is_a
 
 #: Arrays beyond as many bytes, and containers beyond as many items, are not compared at each call.
 _MOST_BYTES, _MOST_ITEMS = 1 << 20, 100_000
@@ -46,10 +47,10 @@ def make_container(walk: Walk, value: Any, name: str) -> Node | None:
             walk.freeze(name, f"a {type(value).__name__} of {len(value)} items")
             return Same(name, value)
         return contents_of(walk, value, name)
-    if isinstance(value, MappingProxyType):
+    if is_a(value, MappingProxyType):
         walk.node(gc.get_referents(value)[0], name)
         return Same(name, value)
-    if isinstance(value, slice):
+    if is_a(value, slice):
         return walk.hold(
             Pinned(name, value, map(field, _SLICE)), [Part(f"{name}.{k}", getattr(value, k)) for k in _SLICE]
         )
@@ -60,9 +61,9 @@ _SLICE = ("start", "stop", "step")
 
 
 def contents_of(walk: Walk, value: Any, name: str) -> Holder:
-    if isinstance(value, dict):
+    if is_a(value, dict):
         return walk.hold(Entries(name, value), _entries(value, name))
-    has_places = isinstance(value, (list, tuple, collections.deque))
+    has_places = is_a(value, (list, tuple, collections.deque))
     owner = value if has_places else None
     return walk.hold(Items(name, value), [Part(f"{name}[{i}]", one, owner, i) for i, one in enumerate(value)])
 
@@ -75,9 +76,9 @@ def _entries(entries: dict[Any, Any], name: str) -> Iterator[Part]:
 
 
 def make_array(walk: Walk, value: Any, name: str) -> Node | None:
-    if isinstance(value, numpy.generic):
+    if is_a(value, numpy.generic):
         return Plain(name, value)
-    if not isinstance(value, numpy.ndarray):
+    if not is_a(value, numpy.ndarray):
         return None
     if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
         walk.freeze(name, f"an array of {value.nbytes} bytes")
@@ -90,7 +91,7 @@ def make_array(walk: Walk, value: Any, name: str) -> Node | None:
 def make_object(walk: Walk, value: Any, name: str) -> Node:
     """Any other object: what it keeps in attributes that code asks for, and what it holds as a container."""
     kind = type(value)
-    if isinstance(value, HOLD_NOTHING):
+    if is_a(value, HOLD_NOTHING):
         return Same(name, value)
     if kind.__module__.partition(".")[0] == "foregrad":
         target = getattr(value, "_target", None)
@@ -99,9 +100,9 @@ def make_object(walk: Walk, value: Any, name: str) -> Node:
         return walk.hold(Pinned(name, value, (field("_target"),)), [Part(name, target)])
     if id(value) in walk.tensors.declared:
         return _declared(walk, value, name)
-    attributes = getattr(value, "__dict__", None)
+    attributes = attributes_in(value)
     slots = dict(slots_of(kind))
-    if isinstance(value, numpy.ndarray) or (not is_made_by_python(kind) and not isinstance(attributes, dict)):
+    if is_a(value, numpy.ndarray) or (not is_made_by_python(kind) and not isinstance(attributes, dict)):
         walk.freeze(name, f"a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
         return Same(name, value)
     names = _names(walk, value)
@@ -109,13 +110,14 @@ def make_object(walk: Walk, value: Any, name: str) -> Node:
     getters: list[Any] = [type]
     if isinstance(attributes, dict):
         parts.append(Part(name, attributes_of(walk, attributes, name, names)))
-        getters.append(field("__dict__"))
+        asks: Any = kind.__getattribute__
+        getters.append(field("__dict__") if asks is object.__getattribute__ else attributes_in)
     for key, member in slots.items():
         getter = walk.getters.setdefault(member, member.__get__)
         if names is None or key in names:
             parts.append(Part(f"{name}.{key}", read_field(getter, value), value, key, is_attribute=True))
             getters.append(getter)
-    if isinstance(value, (*_SEQUENCES, *_MAPPINGS)):
+    if is_a(value, (*_SEQUENCES, *_MAPPINGS)):
         parts.append(Part(name, contents_of(walk, value, name)))
         getters.append(itself)
     make = Fields if _is_value_like(kind) else Pinned

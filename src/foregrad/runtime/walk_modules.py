@@ -14,6 +14,7 @@ from foregrad.runtime.objects import has_own_getattr
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
 from foregrad.runtime.walk_data import contents_of
+from foregrad.words.kinds import is_a
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 
@@ -28,9 +29,9 @@ _BY_NAME = frozenset({"__getattr__", "__setattr__", "__delattr__", "__init__", "
 
 
 def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
-    if not isinstance(value, torch.nn.Module):
+    if not is_a(value, torch.nn.Module):
         return None
-    if isinstance(value, torch.jit.ScriptModule):
+    if is_a(value, torch.jit.ScriptModule):
         return Same(name, value)
     attributes = vars(value)
     everything = walk.reads.computed or has_own_getattr(type(value))
