@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
 from foregrad.record.recording import Recording
 from foregrad.runtime.comparable import can_compare, containers_in, objects_in
 from foregrad.runtime.locate import Location, Variable, locate, with_places
@@ -14,6 +16,7 @@ from foregrad.runtime.objects import is_closed
 from foregrad.runtime.python_guard import PythonGuard
 from foregrad.runtime.reach import Lost, PythonReads, Reached
 from foregrad.runtime.walk import Tensors
+from foregrad.words.history import attributes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,5 +59,7 @@ def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonR
 
 
 def _reached(recording: Recording, again: PythonReads, tensors: Tensors, arguments: dict[str, Any]) -> Reached:
-    more = [*objects_in(arguments), *recording.files.items()]
+    tensors_given = [(name, one) for name, one in arguments.items() if isinstance(one, torch.Tensor)]
+    attached = [(f"{name}.{key}", value) for name, one in tensors_given for key, value in attributes_of(one).items()]
+    more = [*objects_in(arguments), *attached, *recording.files.items()]
     return Reached.of(again.reach(recording.recorder.executed.scopes(), tensors, more))

@@ -14,6 +14,7 @@ from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
 from foregrad.substrate_native import has_hidden_hooks
+from foregrad.words.history import attributes_of
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import is_wrapper
 
@@ -104,11 +105,16 @@ def refuse_made_modules(recording: Recording, made: list[tuple[str, torch.nn.Mod
         )
 
 
+_ABSENT = object()
+
+
 def refuse_attributes(recording: Recording) -> None:
     """A Python attribute set on an input would be lost."""
     attributes = () if recording.sizes is None else recording.sizes.attributes
     for lifted in recording.inputs.all:
-        names = [name for name in vars(lifted.ghost) if not name.startswith("_") and name not in attributes]
+        known = {} if lifted.real is None else attributes_of(lifted.real)
+        now = {name: value for name, value in vars(lifted.ghost).items() if name[:1] != "_" and name not in attributes}
+        names = [name for name in {**known, **now} if name not in now or known.get(name, _ABSENT) is not now[name]]
         if names:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "

@@ -27,7 +27,7 @@ from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.substrate_batch import no_transforms
 from foregrad.substrate_engine import apply_of
 from foregrad.words.attached import Attached
-from foregrad.words.history import shares_version
+from foregrad.words.history import attributes_of, shares_version
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
@@ -330,6 +330,7 @@ class Inputs:
             offset=int(real.storage_offset()),
             num_bytes=real.untyped_storage().nbytes(),
         )
+        vars(ghost).update(attributes_of(real))
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
         self._by_ghost[id(ghost)] = lifted

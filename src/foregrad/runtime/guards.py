@@ -32,7 +32,7 @@ from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
-from foregrad.words.history import shares_version
+from foregrad.words.history import attributes_of, shares_version
 from foregrad.words.size import Size
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
@@ -319,6 +319,7 @@ class GuardWriter:
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
         if leaves:
             self.miss_if(" or ".join(leaves))
+        self._attached([(lifted.real, name) for lifted, name in tensors if lifted.is_argument])
         for lifted, name in tensors:
             if lifted.alias.storage.is_grown:
                 self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
@@ -335,6 +336,17 @@ class GuardWriter:
         if self.assumed.checks_overlap and len(reals) > 1:
             overlap = Overlap.of(reals) if self.assumed.sizes is None else SamePattern.of(reals)
             self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
+
+    def _attached(self, tensors: list[tuple[Any, str]]) -> None:
+        """Attributes that arguments have in Python: none, or of those that code asks for the same."""
+        bare = [name for real, name in tensors if not vars(real)]
+        if bare:
+            self.miss_if(" or ".join(f"{name}.__dict__" for name in bare))
+        for real, name in tensors:
+            for key, value in attributes_of(real).items():
+                if key in self.assumed.python_again.reads.names:
+                    now, was = f"{name}.__dict__.get({key!r})", self.source.name("attribute", value)
+                    self.miss_if(f"{now} is not {was}", now, key, value)
 
     def _counters(self, tensors: list[tuple[Lifted, str]]) -> None:
         """Which tensors of one dtype in one memory, none of them a view of another, share a version counter."""

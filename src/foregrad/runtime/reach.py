@@ -122,7 +122,12 @@ class PythonReads:
         declared = frozenset(id(one) for one in self.state if not isinstance(one, (torch.nn.Module, torch.Tensor)))
         roots = [self.target, *self.state, *self.modules]
         named = [(_name(one), one) for one in roots if not isinstance(one, torch.Tensor)]
-        return reach([*named, *more], self.reads, scopes, replace(tensors, declared=declared), self.home, boundary)
+        scopes, more, known = list(scopes), list(more), replace(tensors, declared=declared)
+        found = reach([*named, *more], self.reads, scopes, known, self.home, boundary)
+        if found.asked_by_getters <= self.reads.names:
+            return found
+        reads = replace(self.reads, names=self.reads.names | found.asked_by_getters)
+        return replace(self, reads=reads).reach(scopes, tensors, more, boundary)
 
     @property
     def home(self) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from foregrad.record.executed import Reads, key_of
 from foregrad.runtime.locate import Location
-from foregrad.runtime.nodes import ArrayNode, Holder, Node, Plain, Same, TensorNode, original_of
+from foregrad.runtime.nodes import ArrayNode, Attributes, Holder, Node, Pinned, Plain, Same, TensorNode, original_of
 from foregrad.runtime.objects import VALUES
 
 #: More objects than these are not looked at: what is left out is named as frozen.
@@ -74,6 +74,7 @@ class Walk:
         self.getters: dict[Any, Any] = {}  # what reads a slot, the same for all objects of a class
         self.iterated: dict[type, frozenset[str]] = {}  # tables that code goes through, by the class of a module
         self.places: dict[int, list[Location]] = {}  # of tensors that the program takes
+        self.asked_by_getters: set[str] = set()  # names that an `attrgetter` holds
         self._makers = makers
         self._closed = closed
         self._known: dict[int, Node] = {}
@@ -139,10 +140,19 @@ class Walk:
 
     def _part(self, part: Part, holder: Holder, closed: bool) -> Node:
         if issubclass(type(part.value), torch.Tensor):  # `isinstance` would ask an object for its `__class__`
-            return self._tensor(part, holder)
+            return self._with_attributes(part, self._tensor(part, holder))
         if issubclass(type(part.value), Node):
             return part.value
         return self.node(part.value, part.name, closed=closed)
+
+    def _with_attributes(self, part: Part, node: Node) -> Node:
+        """A tensor with attributes that code asks for must be the very same, and so must they."""
+        attributes = part.value.__dict__ if type(part.value) in (torch.Tensor, torch.nn.Parameter) else {}
+        if self.asked.isdisjoint(attributes):
+            return node
+        found = Attributes(part.name, attributes, self.names)
+        self.hold(found, [Part(found.inner(key), attributes[key], attributes, key) for key in found.keys])
+        return self.hold(Pinned(part.name, part.value, (_dict_of, _itself)), [Part("", found), Part("", node)])
 
     def _tensor(self, part: Part, holder: Holder) -> Node:
         tensor, known = part.value, self.tensors
@@ -158,3 +168,11 @@ class Walk:
             self.places.setdefault(id(tensor), []).append(here)
             holder.is_pinned = True
         return TensorNode(part.name, tensor, is_input=True)
+
+
+def _dict_of(value: Any) -> Any:
+    return value.__dict__
+
+
+def _itself(value: Any) -> Any:
+    return value

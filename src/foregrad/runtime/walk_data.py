@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import operator
 import os
 from collections.abc import Iterator
 from enum import Enum
@@ -92,6 +93,9 @@ def make_object(walk: Walk, value: Any, name: str) -> Node:
     """Any other object: what it keeps in attributes that code asks for, and what it holds as a container."""
     kind = type(value)
     if is_a(value, HOLD_NOTHING):
+        return Same(name, value)
+    if isinstance(value, operator.attrgetter):
+        walk.asked_by_getters.update(part for path in value.__reduce__()[1] for part in str(path).split("."))
         return Same(name, value)
     if kind.__module__.partition(".")[0] == "foregrad":
         target = getattr(value, "_target", None)

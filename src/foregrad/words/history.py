@@ -1,4 +1,4 @@
-"""History: what autograd tells of a tensor; of some it refuses to tell."""
+"""History: what autograd tells of a tensor; of some it refuses to tell. And what Python has attached to it."""
 
 from __future__ import annotations
 
@@ -40,3 +40,9 @@ def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     is_shared = other._version != before
     set_version(one, before)
     return is_shared
+
+
+def attributes_of(tensor: torch.Tensor) -> dict[str, Any]:
+    """Attributes that a plain tensor was given in Python."""
+    is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+    return {key: value for key, value in vars(tensor).items() if key[:1] != "_"} if is_plain else {}
