@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 def can_be_made_again(args: Any, kwargs: Any) -> bool:
     """Whether tensors that look like the arguments are all that a recording needs to be the same."""
     tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    return all(map(_is_plain, tensors)) and len({t.untyped_storage()._cdata for t in tensors}) == len(tensors)
+    if not all(map(_is_plain, tensors)):
+        return False
+    roots = {one.untyped_storage()._cdata: _root(one) for one in tensors}
+    return all(_root(one) is roots[one.untyped_storage()._cdata] for one in tensors)
+
+
+def _root(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that a view is one of; every other is its own."""
+    return tensor if tensor._base is None else tensor._base
 
 
 def _is_plain(tensor: torch.Tensor) -> bool:
@@ -47,21 +55,31 @@ def _is_bare(tensor: torch.Tensor) -> bool:
 
 @dataclass(frozen=True)
 class _Looks:
-    """What an argument looks like: where in which memory it lies, if it is a view."""
+    """What an argument looks like, and in which memory it lies; if it is a view, where in it, and of what."""
 
     spec: Spec
+    memory: int
+    view: int | None
     base: Spec | None
     offset: int
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Looks:
-        base = tensor._base
-        return cls(Spec.of(tensor), None if base is None else Spec.of(base), int(tensor.storage_offset()))
+        base, memory, offset = tensor._base, tensor.untyped_storage()._cdata, int(tensor.storage_offset())
+        if base is None:
+            return cls(Spec.of(tensor), memory, None, None, offset)
+        return cls(Spec.of(tensor), memory, id(tensor), Spec.of(base), offset)
 
-    def example(self) -> torch.Tensor:
-        if self.base is None:
-            return example_of(self.spec)
-        return example_of(self.base).as_strided(tuple(self.spec.shape), tuple(self.spec.stride), self.offset)
+    def example(self, made: dict[int, torch.Tensor]) -> torch.Tensor:
+        """A tensor that looks so, beside those that were made for other arguments."""
+        if self.memory not in made:
+            made[self.memory] = example_of(self.base or self.spec)
+        if self.view is None:
+            return made[self.memory]
+        if self.view not in made:
+            size, stride = tuple(self.spec.shape), tuple(self.spec.stride)
+            made[self.view] = made[self.memory].as_strided(size, stride, self.offset)
+        return made[self.view]
 
 
 class Again:
@@ -82,7 +100,8 @@ class Again:
     def __call__(self) -> CompiledStage:
         with self._lock:
             if self.made is None:
-                leaves = [leaf.example() if isinstance(leaf, _Looks) else leaf for leaf in self._leaves]
+                made_so_far: dict[int, torch.Tensor] = {}
+                leaves = [leaf.example(made_so_far) if isinstance(leaf, _Looks) else leaf for leaf in self._leaves]
                 args, kwargs = tree_unflatten(leaves, self._structure)
                 with self._modes.again():
                     made, contents = self._record(args, kwargs)
