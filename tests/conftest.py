@@ -6,6 +6,7 @@ tests of warm starts name a cache of their own.
 
 import os
 
+import pytest
 import torch
 
 os.environ.setdefault("FOREGRAD_BACKEND", "eager")
@@ -19,3 +20,14 @@ def pytest_configure(config):
     if os.environ["FOREGRAD_BACKEND"] != "eager":
         config.addinivalue_line("filterwarnings", "ignore::foregrad.errors.FallbackWarning")
         config.addinivalue_line("filterwarnings", "error:(?s).*could not compile:foregrad.errors.FallbackWarning")
+
+
+@pytest.fixture(autouse=os.environ.get("FOREGRAD_CACHE_VERIFY") is not None)
+def finds_are_checked():
+    """With `FOREGRAD_CACHE_VERIFY` a test ends when what it has found without tracing is compared with a capture: what
+    differs is a warning, and with that an error."""
+    from foregrad.keep.warm import cache_for
+
+    yield
+    if (place := os.environ["FOREGRAD_CACHE"]) != "off":
+        cache_for(place, None).wait()

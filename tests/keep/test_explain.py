@@ -257,6 +257,23 @@ def test_threads_check_once(cache: fg.Cache):
     assert len(function.captures) == 1
 
 
+def test_the_environment_says_how_often_a_find_is_checked(cache: fg.Cache, monkeypatch: pytest.MonkeyPatch):
+    compiled(doubled, cache)(torch.ones(3))
+    monkeypatch.setenv("FOREGRAD_CACHE_VERIFY", "1")
+    told, other = fg.Cache([cache]), fg.Cache([cache], verify_every=10**9)
+    function = compiled(doubled, told)
+    called_and_checked(function, told)
+    assert "checked: a capture gives the same program" in str(function.captures[0].origin)
+    assert (told.verify_every, other.verify_every) == (1, 10**9)
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "often"])
+def test_a_rate_of_checks_in_the_environment_is_a_number(text: str, cache: fg.Cache, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("FOREGRAD_CACHE_VERIFY", text)
+    with pytest.raises(ValueError, match="FOREGRAD_CACHE_VERIFY is a number, 1 or more"):
+        fg.Cache([cache])
+
+
 def test_about_one_in_n_is_checked(cache: fg.Cache):
     assert not cache.draws_check()
     drawn = sum(checking(cache, 4).draws_check() for _ in range(2000))

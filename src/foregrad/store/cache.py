@@ -88,7 +88,8 @@ class Cache:
     `readonly`, or with a public key, nothing is written.
 
     With `verify_every=N` about one in N calls that are found without tracing is captured all the same, in a
-    copy of the process, and compared; `wait()` waits until that is done.
+    copy of the process, and compared; `wait()` waits until that is done. `FOREGRAD_CACHE_VERIFY` is N for the caches
+    that are not told.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Cache:
     ) -> None:
         if verify_every is not None and verify_every < 1:
             raise ValueError(f"verify_every is 1 or more, not {verify_every}")
-        self.verify_every = verify_every
+        self.verify_every = verify_every or named_rate()
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
         self._checks: list[threading.Thread] = []
@@ -277,6 +278,14 @@ def default_folder() -> Path:
 def named_place() -> str | None:
     """What `FOREGRAD_CACHE` says: a path or URL to use for this user's cache, or `off`."""
     return os.environ.get("FOREGRAD_CACHE") or None
+
+
+def named_rate() -> int | None:
+    """What `FOREGRAD_CACHE_VERIFY` says: one in how many calls that are found is captured all the same."""
+    named = os.environ.get("FOREGRAD_CACHE_VERIFY") or None
+    if named is not None and not (named.isdecimal() and int(named)):
+        raise ValueError(f"FOREGRAD_CACHE_VERIFY is a number, 1 or more, not {named!r}")
+    return None if named is None else int(named)
 
 
 def default_cache() -> Cache:
