@@ -8,9 +8,9 @@ PY      := $(BIN)/python
 STAMP   := $(VENV)/.installed
 # Parallel test processes.
 WORKERS ?= 2
-# Behaviour with a cache: the first run fills it, the second finds what the first has left.
+# Behaviour with a cache: the first run fills it, the second finds what the first has left, and checks each find.
 WARM      := $(VENV)/warm
-WITH_WARM  = FOREGRAD_CACHE=$(WARM) FOREGRAD_BACKEND=eager $(PY) -m pytest -q -n $(WORKERS)
+WITH_WARM  = FOREGRAD_CACHE=$(WARM) FOREGRAD_CACHE_VERIFY=1 FOREGRAD_BACKEND=eager $(PY) -m pytest -q -n $(WORKERS)
 # Extra arguments for the one command that installs torch, e.g. the index of its CPU wheels.
 TORCH_PIP_ARGS ?=
 
@@ -76,6 +76,7 @@ conformance: $(STAMP)
 	$(PY) -m tests.keep.fuzz --count 50000
 	$(PY) -m tests.keep.stale --alone
 	$(PY) -m tests.keep.stale --count 2000
+	$(PY) -m tests.keep.share
 	$(PY) -m tests.keep.kills --kills 1000
 	$(PY) -m tests.keep.kills --kills 1000 --damage
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours

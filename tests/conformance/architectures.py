@@ -45,12 +45,12 @@ def _trials(architecture: Architecture) -> Iterator[Trial]:
 
 def _start(architecture: Architecture, dropout: float, compile_fn: Compile) -> Callable[[int], Seen]:
     torch.manual_seed(0)
-    model = _build(architecture, dropout)
+    model = build(architecture, dropout)
     inputs = architecture.inputs()
     return functools.partial(see_training_call, compile_fn(model), (), inputs)
 
 
-def _build(architecture: Architecture, dropout: float) -> nn.Module:
+def build(architecture: Architecture, dropout: float) -> nn.Module:
     import transformers
 
     config = getattr(transformers, architecture.config)(**(_SMALL | architecture.options))

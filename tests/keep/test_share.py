@@ -1,0 +1,30 @@
+"""Real code starts without tracing in a second process; `make conformance` starts all that `share/starts.py` names."""
+
+from importlib.util import find_spec
+
+import pytest
+
+from tests.keep.share.starts import STARTS, start_twice
+
+SAMPLE = [
+    "workload gpt",
+    "example maml",
+    "script in the manner of nanoGPT",
+    "script in the manner of nanoGPT, with its configurator",
+    "script with a command line",
+    pytest.param(
+        "architecture GPT2",
+        marks=pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
+    ),
+]
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_a_second_process_starts_without_tracing(name: str):
+    second = start_twice(name)
+    assert second.is_right, second.explained
+
+
+def test_all_that_should_be_started_is_there():
+    kinds = [name.partition(" ")[0] for name in STARTS]
+    assert [kinds.count(kind) for kind in ("workload", "example", "script", "architecture")] == [6, 4, 3, 22]
