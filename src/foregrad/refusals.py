@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.beside import Beside, Change
+from foregrad.record.beside import Beside, Change, refuse_number_or_tensor, tensors_in
 from foregrad.record.escapes import Escape, escapes
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
@@ -27,6 +27,9 @@ def changes_of(
     watched = recording.watched
     found = beside.changes(recording.recorder.knows)
     names = {change.name for change in found}
+    for kept in watched.outside.changed() if python is not None else ():
+        if any(map(recording.recorder.knows, tensors_in(kept.now))):
+            refuse_number_or_tensor(kept.name, f"\n  at {kept.line}")
     changed = [one for one in watched.outside.changes(beside.known()) if one.name not in names]
     changed += recording.given.changes(recording.definition)
     once = changed if python is None else []

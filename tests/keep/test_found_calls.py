@@ -57,6 +57,40 @@ def test_a_recording_after_a_change_is_refused(cache: fg.Cache):
     assert "scale=2.0, is training=True, scale=3.0" in compiled.captures[1].reason
 
 
+class Labelled(nn.Module):
+    """As models of transformers are called: `model(input_ids=ids, labels=ids)`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(3))
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = inputs * self.weight
+        return (logits - labels * 2).square().sum(), logits.sin()
+
+
+def test_a_call_with_one_tensor_as_two_arguments_is_found(cache: fg.Cache):
+    model, x = Labelled(), torch.arange(3.0)
+    compiled = found(model, cache, x, x)
+    results, expected = compiled(x, x), model(x, x)
+    assert origins(compiled) == [FOUND]
+    assert torch.equal(results[0], expected[0])
+    got, wanted = (torch.autograd.grad(r[1].sum(), model.weight)[0] for r in (results, expected))  # recorded again
+    assert torch.equal(got, wanted)
+
+
+def test_a_call_with_two_tensors_is_not_that_of_one_tensor_given_twice(cache: fg.Cache):
+    def add(x: Tensor, y: Tensor) -> Tensor:
+        x.add_(1)
+        return x * y
+
+    for first, second in ((0, 0), (0, 1), (0, 0), (0, 1)):
+        tensors = [torch.arange(3.0), torch.arange(3.0)]
+        expected = add(*([tensors[0].clone()] * 2 if second == 0 else [t.clone() for t in tensors]))
+        compiled = fg.compile(add, backend="eager", cache=cache)
+        assert torch.equal(compiled(tensors[first], tensors[second]), expected)
+
+
 class Holder:
     def __init__(self) -> None:
         self.tensor, self.factor = torch.ones(3), 2.0

@@ -1,5 +1,6 @@
 """What a step does in Python beside its tensors and numbers is said, with its name, old and new value."""
 
+import collections
 import logging
 import warnings
 
@@ -125,3 +126,40 @@ def test_numbers_of_the_optimizer_can_be_kept_on_a_module():
         optimizer.param_groups[0]["lr"] = rate
         assert train(torch.ones(2, 3))[1] == rate
         assert model.last_rate == 2 * rate
+
+
+class Meter:
+    def __init__(self):
+        self.total, self.recent = 0.0, collections.deque(maxlen=2)
+
+    def update(self, value):
+        self.total += value
+        self.recent.append(value)
+
+
+def test_a_number_that_depends_on_data_is_stored_in_no_object():
+    """A meter would keep a number that has no value."""
+    model, meter = nn.Linear(3, 2), Meter()
+
+    @fg.step(model, backend="eager")
+    def train(x):
+        loss = model(x).sum()
+        meter.update(loss.item())
+        return loss.detach()
+
+    with pytest.raises(fg.CaptureError, match=r"number that depends on data[\s\S]*at .*test_python"):
+        train(torch.ones(2, 3))
+    assert meter.total == 0.0
+    assert not meter.recent
+
+
+def test_a_number_that_depends_on_data_is_put_into_no_list():
+    model, history = nn.Linear(3, 2), []
+
+    @fg.step(model, backend="eager")
+    def train(x):
+        history.append(model(x).sum().item())
+
+    with pytest.raises(fg.CaptureError, match="into history, or a number that depends on data"):
+        train(torch.ones(2, 3))
+    assert history == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.frames import telling_frame
+from foregrad.record.items import item_of
 from foregrad.record.numbers import expression_of
 from foregrad.record.session import LOG, PRINT
 from foregrad.record.trace import Origin
@@ -27,6 +29,7 @@ _ELSEWHERE = {*_TORCHS_OWN, "param_groups", "state", "defaults"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 PLAIN_OR_CONTAINER = (*_PLAIN, list, set, dict, tuple)
 _DEPTH = 3
+_HOLD = (list, tuple, set, deque)
 _OF_TORCH = "torch.__trace"  # where torch logs its own work on symbols
 
 
@@ -71,12 +74,9 @@ class Beside:
                 if key in before and before[key] == after:
                     continue
                 path = f"{holder.name}.{key}" if holder.name else key
-                if any(map(is_recorded, _tensors(now.get(key)))):
+                if any(map(is_recorded, tensors_in(now.get(key)))):
                     self.undo()
-                    raise CaptureError(
-                        f"the step puts a tensor into {path}, and a program cannot do that at each call.\nReturn the "
-                        "tensor, and put it there outside."
-                    )
+                    refuse_number_or_tensor(path)
                 found.append(Change(path, f"was {_text(before.get(key))}, is {_text(after)}"))
         return list(dict.fromkeys(found))
 
@@ -143,6 +143,8 @@ def _frozen(value: Any, depth: int = _DEPTH) -> Any:
     found = expression_of(value)
     if found is not None:
         return type(found.value), found.value
+    if item_of(value) is not None:
+        return object, id(value), "number that depends on data"
     if isinstance(value, _PLAIN):
         return type(value), value if value == value else repr(value)
     if isinstance(value, dict) and depth:
@@ -161,12 +163,23 @@ def _containers(value: Any, depth: int = _DEPTH) -> Iterator[Any]:
             yield from _containers(one, depth - 1)
 
 
-def _tensors(value: Any, depth: int = _DEPTH) -> list[torch.Tensor]:
+def tensors_in(value: Any, depth: int = _DEPTH) -> list[torch.Tensor]:
+    """Tensors in a value and in containers in it, and those of which there are numbers."""
     if isinstance(value, torch.Tensor):
         return [value]
+    item = item_of(value)
+    if item is not None:
+        return [item.tensor]
     if isinstance(value, dict) and depth:
-        return [t for v in value.values() for t in _tensors(v, depth - 1)]
-    return [t for v in value for t in _tensors(v, depth - 1)] if isinstance(value, (list, tuple, set)) and depth else []
+        return [t for v in value.values() for t in tensors_in(v, depth - 1)]
+    return [t for v in value for t in tensors_in(v, depth - 1)] if isinstance(value, _HOLD) and depth else []
+
+
+def refuse_number_or_tensor(path: str, line: str = "") -> None:
+    raise CaptureError(
+        f"the step puts a tensor into {path}, or a number that depends on data, and a program cannot do that at each "
+        f"call.{line}\nReturn it, and put it there outside."
+    )
 
 
 def text_of(value: Any) -> str:

@@ -55,6 +55,11 @@ class Kept:
         """Where it was changed, as far as one can tell."""
         return _line(self.code, self.name)
 
+    @property
+    def now(self) -> Any:
+        """What it holds by now."""
+        return contents_of(self.value)
+
     def in_words(self) -> list[Change]:
         return list(_in_words(self))
 
