@@ -6,7 +6,16 @@ import pytest
 import torch
 
 import foregrad as fg
-from tests.compare import also_compiled, assert_refused, assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import (
+    also_compiled,
+    assert_refused,
+    assert_same,
+    compiled,
+    grads_of,
+    leaf,
+    same_as_eager,
+    some_compiled,
+)
 
 
 def non_leaf(*shape):
@@ -53,6 +62,31 @@ def test_IN_1_data_mutation_reaches_the_input_and_its_gradient(write, make):
         return x * 3
 
     assert_same(f, lambda: (make(3), leaf(3)), calls=2)
+
+
+READ_TWICE = {
+    "transposed": lambda y: y + y.t(),
+    "a row of it": lambda y: y * y[:1],
+    "a part, in another argument": lambda y: torch.lerp(y, y.t(), y[0]),
+    "beside itself": lambda y: torch.addcmul(y, y.t(), y),
+    "in a list": lambda y: torch._foreach_add([y, y + 1], [y.t(), y])[0],
+    "the same": lambda y: y * y,
+}
+
+
+@pytest.mark.parametrize("read", some_compiled(READ_TWICE, "transposed", "a row of it"))
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_IN_1_a_value_is_not_written_over_by_an_op_that_reads_it_through_a_view_too(read, is_stored):
+    """Functions that write to an input compute in place where a value is read for the last time."""
+
+    def f(x):
+        x.add_(1)
+        y = READ_TWICE[read](x.sin())
+        if is_stored:
+            x.copy_(y)
+        return None if is_stored else y
+
+    assert_same(f, lambda: (torch.randn(3, 3),), calls=2)
 
 
 def test_IN_1_gradient_is_taken_at_the_value_before_the_mutation():

@@ -133,13 +133,13 @@ class _InPlace:
             expected = len(node.args[0]) if _gives_list(node) else 1  # type: ignore[arg-type]
         if len(replaced) != expected or not expected:
             return False
-        return all(before is not None and (v in self.chains or self._is_free(v, before)) for v, before in replaced)
+        if any(before is None or _is_read_otherwise(node, before) for _, before in replaced):
+            return False
+        return all(v in self.chains or self._is_free(v, before) for v, before in replaced)
 
     def _is_free(self, value: fx.Node, before: fx.Node) -> bool:
         """Whether the memory of a value that the graph made itself can be used for another."""
-        root = before
-        while _looks(root):
-            root = root.all_input_nodes[0]
+        root = _root(before)
         is_whole = root.op == "call_function" and root.target not in _KEEPS_THE_REST
         is_whole = is_whole and _num_bytes(root) == _num_bytes(before)
         is_last = self.last.get(root) == self.order[maker_of(value)]
@@ -153,6 +153,18 @@ def _gives_list(node: fx.Node) -> bool:
 def _looks(node: fx.Node) -> bool:
     """Whether a value lies in the memory of another, whatever the op's schema says."""
     return is_view(node) or node.target is aten._unsafe_view.default
+
+
+def _root(node: fx.Node) -> fx.Node:
+    """The value in whose memory another lies."""
+    while _looks(node):
+        node = node.all_input_nodes[0]
+    return node
+
+
+def _is_read_otherwise(node: fx.Node, before: fx.Node) -> bool:
+    """Whether an op reads the value over which it would write as another of its arguments too, in another order."""
+    return any(other is not before and _root(other) is _root(before) for other in node.all_input_nodes)
 
 
 def _num_bytes(node: fx.Node) -> int:
