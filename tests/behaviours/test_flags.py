@@ -85,6 +85,16 @@ def test_an_input_that_is_no_longer_a_leaf_is_given_a_history(wrap, free, make):
     return view, result, x, grads_of(w)
 
 
+def test_a_square_input_is_transposed_and_told_to_require_a_gradient():
+    def f(x, w):
+        x.t_()
+        before = x[:1]
+        x.requires_grad_()
+        return before, x * w
+
+    assert_same(f, lambda: (torch.randn(2, 2), leaf(2, 2)), calls=2)
+
+
 def test_an_input_with_a_history_is_detached_in_place():
     def f(x, w):
         x.detach_()

@@ -5,16 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from foregrad.errors import CaptureError
 from foregrad.functionalize.effects import Hook, Replay, RequireGrad, Step
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Op
 from foregrad.words.history import is_flagged, is_leaf
-
-aten = torch.ops.aten
 
 Placed = tuple[float, Step]
 
@@ -44,12 +40,10 @@ def plan_flags(
         if not (is_flagged(lifted.ghost) and not lifted.required_grad):
             placed += wishes
             continue
-        changes = renames.get(number, ())
-        _refuse_other_shape(lifted, changes)
+        _refuse_other_shape(lifted, renames.get(number, ()))
         before.append(RequireGrad(number, True))
-        is_detached = any(op.func is aten.detach_.default for op in changes)
         last = max((at for at, _ in wishes), default=-1.0)
-        if is_detached or any(_looks_at(step, number) and at < last for at, step in steps):
+        if any(_looks_at(step, number) and at < last for at, step in steps):
             placed += [(-1.0, RequireGrad(number, False)), *wishes]
     leaves = {number for number in made - inputs.keys() if is_leaf(recording.recorder.objects[number])}
     for number, at, flag in recording.intercept.flags:
@@ -73,6 +67,7 @@ def _refuse_other_shape(lifted: Lifted, changes: Sequence[Op]) -> None:
 
 
 def _looks_at(step: Step, number: int) -> bool:
-    """Whether a step makes a view of an object, which looks otherwise once that requires a gradient."""
-    first = step.args[0] if isinstance(step, Replay) and not step.is_in_place and step.args else None
+    """Whether a step makes a view of an object, or changes its geometry: both are otherwise once that requires a
+    gradient."""
+    first = step.args[0] if isinstance(step, Replay) and step.args else None
     return getattr(first, "object", None) == number
