@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import assert_same, leaf
+from tests.compare import assert_refused, assert_same, leaf
 
 
 class Doubled(torch.autograd.Function):
@@ -153,3 +153,33 @@ def test_a_leaf_is_transposed_without_gradients_and_looked_at():
         return x[1:]
 
     assert_same(f, lambda: (leaf(2, 3),), calls=2)
+
+
+def test_a_view_that_gets_other_memory_is_looked_for_in_its_base_if_it_is_written():
+    """Where it has never been: what arrives there depends on a tensor that the function was not given."""
+
+    def sets(part, other):
+        with torch.no_grad():
+            part.set_(other.detach())
+        return part * 2
+
+    def replaces(part, other):
+        part.data = other.data * 1
+        part.mul_(2)
+        return part * 2
+
+    assert_refused(sets, (leaf(6)[::2], leaf(6)), at="set_")
+    assert_refused(replaces, (leaf(6).sin()[1:4], leaf(3)), at="part.data =")
+
+
+def test_a_view_that_gets_other_memory_and_is_not_written_keeps_its_history():
+    def f(part, other):
+        part.data = other.data * 1
+        return part * 2
+
+    def make():
+        whole = leaf(6)
+        return whole[::2], leaf(3), whole
+
+    assert_same(f, lambda: make()[:2], calls=2)
+    assert_same(lambda part, other, whole: f(part, other), make, calls=2)

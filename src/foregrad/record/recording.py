@@ -175,6 +175,7 @@ class Recording:
             self.grads.finish()
             torch.set_grad_enabled(mode)
         self.files |= self.watched.anew.files
+        self.recorder.check_moved()
         self._take_outputs(result)
         self.num_forward = len(self.recorder.ops)
 

@@ -14,7 +14,8 @@ from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Storage, geometry_of
-from foregrad.substrate import give_memory, no_dispatch_modes, take_memory
+from foregrad.substrate import give_memory, no_dispatch_modes, take_memory, version_of
+from foregrad.words.history import is_flagged
 from foregrad.words.size import frozen
 from foregrad.words.wrapped import is_wrapper, parts
 
@@ -39,6 +40,7 @@ class Tensors:
         self.has_memory = False
         self.unlisted: list[torch.Tensor] = []  # ghosts of which no op knows
         self.shown: set[Storage] = set()  # what NumPy has arrays of
+        self._moved: list[tuple[torch.Tensor, int, CaptureError]] = []
 
     def give_memory(self) -> None:
         """Let every ghost be read, though nobody knows what is in it: there are ghosts in the frames of errors, and in
@@ -78,6 +80,23 @@ class Tensors:
                 f"the function writes to a tensor {alias.spec} after it was given to NumPy, where the array would "
                 f"change too.\n{where()}\nGive NumPy a clone() of it."
             )
+
+    def note_moved(self, tensor: torch.Tensor, before: Alias, after: Alias, where: str) -> None:
+        """An input, a view of a tensor that the function was not given, gets other memory, in another geometry."""
+        is_view = tensor._base is not None and tensor.requires_grad and not is_flagged(tensor)
+        is_hidden = is_view and before.storage.kind == "input" and self._alias_of.get(id(tensor._base)) is before
+        if is_hidden and after.storage is not before.storage and after.geometry != before.geometry:
+            error = CaptureError(
+                f"the function gives an input {before.spec}, a view that needs a gradient, the memory of a "
+                f"{after.spec}, and writes to it.\n{where}\nPass a copy, or also the tensor that it is a view of."
+            )
+            self._moved.append((tensor, version_of(tensor), error))
+
+    def check_moved(self) -> None:
+        """Refuse writes to such an input: autograd then looks for it in that tensor, where it has never been."""
+        for tensor, version, error in self._moved:
+            if version_of(tensor) != version:
+                raise error
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor is a ghost, or wraps one."""
