@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.compare import assert_refused, assert_same, leaf
+from tests.compare import Gradients, assert_refused, assert_same, leaf, same_as_eager
 
 
 class Doubled(torch.autograd.Function):
@@ -183,3 +183,24 @@ def test_a_view_that_gets_other_memory_and_is_not_written_keeps_its_history():
 
     assert_same(f, lambda: make()[:2], calls=2)
     assert_same(lambda part, other, whole: f(part, other), make, calls=2)
+
+
+@same_as_eager
+def test_a_view_of_a_view_that_was_made_without_gradients_gets_none(wrap):
+    """The same function is then called with one that gets them."""
+
+    @wrap
+    def f(whole, part):
+        before = part.sin()
+        part.data.mul_(2)
+        return before
+
+    gradients = []
+    for is_cut in (True, False, True):
+        whole = torch.ones(2, 3, requires_grad=True)
+        with torch.set_grad_enabled(not is_cut):
+            look = whole.view(2, 3)
+        part = look[:1]
+        f(whole, part).sum().backward()
+        gradients += [whole.grad]
+    return Gradients(gradients)

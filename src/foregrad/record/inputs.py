@@ -294,6 +294,9 @@ class Inputs:
             )
         with torch.set_grad_enabled(real.grad_fn is not None or not base.ghost.requires_grad):
             seen = torch.view_as_real(base.ghost) if is_part else base.ghost
+            if leads_nowhere(real):
+                with torch.no_grad():
+                    seen = seen.view_as(seen)
             if (real.size(), real.stride()) == (seen.size(), seen.stride()):
                 ghost = seen.view_as(seen)
             else:
@@ -381,6 +384,17 @@ def gets_no_gradient(tensor: torch.Tensor) -> bool:
     with torch.enable_grad():
         node = tensor.view_as(tensor).grad_fn
     return node is not None and all(following is None for following, _ in node.next_functions)
+
+
+def leads_nowhere(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of one made under `no_grad`: its history does not reach its base."""
+    node = tensor.grad_fn
+    end = None if tensor._base is None else tensor._base.grad_fn
+    if node is None or not (tensor._base is not None and tensor._base.requires_grad):
+        return False
+    while node is not None and node is not end and node.next_functions:
+        node = node.next_functions[0][0]
+    return node is None
 
 
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:

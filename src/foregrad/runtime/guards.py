@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.record.declared import Declared
-from foregrad.record.inputs import Lifted, gets_no_gradient
+from foregrad.record.inputs import Lifted, gets_no_gradient, leads_nowhere
 from foregrad.record.numbers import Expression
 from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
@@ -329,6 +329,9 @@ class GuardWriter:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
             if lifted.real is not None and gets_no_gradient(lifted.real):
                 self.miss_if(f"not {self.source.name('gets_no_gradient', gets_no_gradient)}({name})")
+            if lifted.base is not None and lifted.real is not None and not lifted.is_leaf:
+                ends = self.source.name("leads_nowhere", leads_nowhere)
+                self.miss_if(f"{ends}({name}) is not {leads_nowhere(lifted.real)}")
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
         if self.assumed.checks_overlap:
