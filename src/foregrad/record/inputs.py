@@ -27,7 +27,7 @@ from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.substrate_batch import no_transforms
 from foregrad.substrate_engine import apply_of
 from foregrad.words.attached import Attached
-from foregrad.words.history import attributes_of, shares_version
+from foregrad.words.history import attributes_of, gets_no_gradient, leads_nowhere, shares_version
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
@@ -375,26 +375,6 @@ def _is_known_type(tensor: torch.Tensor) -> bool:
 
 def _end(tensor: torch.Tensor) -> int:
     return int(tensor.storage_offset()) * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
-
-
-def gets_no_gradient(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a view made under `no_grad`: it requires a gradient, as its base does, but gets none."""
-    if tensor._base is None or not (tensor.requires_grad and tensor.is_leaf and tensor._base.requires_grad):
-        return False
-    with torch.enable_grad():
-        node = tensor.view_as(tensor).grad_fn
-    return node is not None and all(following is None for following, _ in node.next_functions)
-
-
-def leads_nowhere(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is a view of one made under `no_grad`: its history does not reach its base."""
-    node = tensor.grad_fn
-    end = None if tensor._base is None else tensor._base.grad_fn
-    if node is None or not (tensor._base is not None and tensor._base.requires_grad):
-        return False
-    while node is not None and node is not end and node.next_functions:
-        node = node.next_functions[0][0]
-    return node is None
 
 
 def _base_of(tensor: torch.Tensor) -> torch.Tensor:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.record.declared import Declared
-from foregrad.record.inputs import Lifted, gets_no_gradient, leads_nowhere
+from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
@@ -32,7 +32,7 @@ from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
-from foregrad.words.history import attributes_of, shares_version
+from foregrad.words.history import attributes_of, gets_no_gradient, leads_nowhere, shares_version
 from foregrad.words.size import Size
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)

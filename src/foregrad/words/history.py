@@ -31,6 +31,26 @@ def is_flagged(ghost: torch.Tensor) -> bool:
     return ghost.requires_grad and is_leaf(ghost) and not (ghost._base is not None and ghost._base.requires_grad)
 
 
+def gets_no_gradient(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view made under `no_grad`: it requires a gradient, as its base does, but gets none."""
+    if tensor._base is None or not (tensor.requires_grad and tensor.is_leaf and tensor._base.requires_grad):
+        return False
+    with torch.enable_grad():
+        node = tensor.view_as(tensor).grad_fn
+    return node is not None and all(following is None for following, _ in node.next_functions)
+
+
+def leads_nowhere(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is a view of one made under `no_grad`: its history does not reach its base."""
+    node = tensor.grad_fn
+    end = None if tensor._base is None else tensor._base.grad_fn
+    if node is None or not (tensor._base is not None and tensor._base.requires_grad):
+        return False
+    while node is not None and node is not end and node.next_functions:
+        node = node.next_functions[0][0]
+    return node is None
+
+
 def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have one version counter: a tensor and its `detach()` do, a tensor and its `.data` do not."""
     if one.is_inference() or other.is_inference() or one._version != other._version:
