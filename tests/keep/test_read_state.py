@@ -1,0 +1,121 @@
+"""What executed code read is part of the key of a call, in the user's modules and inside of libraries."""
+
+import time
+
+import pytest
+import torch
+from torch.distributions import Normal, kl, kl_divergence
+
+import foregrad as fg
+from foregrad.keep.warm import FOUND
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return fg.Cache(str(tmp_path / "cache"))
+
+
+def called(function, cache, x=None):
+    """What a compiled function returns that was never called before, and where it comes from."""
+    compiled = fg.compile(function, backend="eager", cache=cache)
+    result = compiled(torch.tensor([1.0, -2.0]) if x is None else x)
+    return result.tolist(), compiled.origin, compiled
+
+
+def leaky(x):
+    return torch.nn.functional.leaky_relu(x)
+
+
+def shifted_norm(x):
+    return x.norm() + 1
+
+
+class Narrow(Normal):
+    pass
+
+
+def divergence(x):
+    return kl_divergence(*(Narrow(x, 1.0, validate_args=False) for _ in range(2)))
+
+
+def a_kl(p, q):
+    return p.loc * 2
+
+
+def another_kl(p, q):
+    return p.loc * 3
+
+
+CHANGES = {
+    "the default of a function": (
+        leaky,
+        lambda patch: patch.setattr(torch.nn.functional.leaky_relu, "__defaults__", (0.5, False)),
+    ),
+    "a function that a library calls": (
+        shifted_norm,
+        lambda patch: patch.setattr(torch.linalg, "vector_norm", lambda *a, **k: torch.tensor(7.0)),
+    ),
+    "an entry of a registry": (divergence, lambda patch: patch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), another_kl)),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_is_changed_inside_of_a_library_is_seen(name, cache, monkeypatch):
+    function, change = CHANGES[name]
+    monkeypatch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), a_kl)
+    monkeypatch.setattr(kl, "_KL_MEMOIZE", {})
+    first, _, _ = called(function, cache)
+    again, origin, _ = called(function, cache)
+    assert (again, origin.how) == (first, FOUND)
+    change(monkeypatch)
+    monkeypatch.setattr(kl, "_KL_MEMOIZE", {})
+    changed, origin, _ = called(function, cache)
+    assert changed == pytest.approx(function(torch.tensor([1.0, -2.0])).tolist())
+    assert changed != first
+    assert origin.how != FOUND
+
+
+started = time.time()
+scale = 2.0
+kinds = {"relu", "tanh", "sigmoid"}
+
+
+def scaled(x):
+    return torch.relu(x) * scale if "relu" in kinds else x
+
+
+def test_what_no_executed_code_reads_does_not_matter(cache, monkeypatch):
+    called(scaled, cache)
+    monkeypatch.setitem(globals(), "started", time.time())
+    assert called(scaled, cache)[1].how == FOUND
+
+
+def test_a_set_that_is_only_asked_what_is_in_it_counts_in_any_order(cache, monkeypatch):
+    called(scaled, cache)
+    monkeypatch.setitem(globals(), "kinds", {"sigmoid", "relu", "tanh"})
+    assert called(scaled, cache)[1].how == FOUND
+    monkeypatch.setitem(globals(), "kinds", {"sigmoid", "tanh"})
+    assert called(scaled, cache)[0] == [1.0, -2.0]
+
+
+def test_a_miss_names_what_was_read(cache, monkeypatch):
+    monkeypatch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), a_kl)
+    called(divergence, cache)
+    monkeypatch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), another_kl)
+    assert "torch.distributions.kl" in str(fg.explain(called(divergence, cache)[2]))
+
+
+def numbers():
+    yield from (2.0, 3.0)
+
+
+upcoming = numbers()
+
+
+def takes_the_next(x):
+    return x * next(upcoming)
+
+
+def test_an_object_whose_contents_cannot_be_told_is_named(cache):
+    _, origin, _ = called(takes_the_next, cache)
+    assert "upcoming" in str(origin)
