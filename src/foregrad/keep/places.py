@@ -6,12 +6,14 @@
 {"is": "target"}                                         the function itself
 {"is": "defaults"}                                       the defaults of its parameters
 {"is": "bound"}                                          the attributes of the object that the function is a method of
+{"is": "held", "by": ..., "name": "net", "path": "0"}    a module in one of the function's variables, or a part of it
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import CellType, CodeType
 from typing import Any
 
 import torch
@@ -28,10 +30,7 @@ class Places:
         self._known: dict[int, dict[str, Any]] = {}
         for number, one in enumerate(state):
             if isinstance(one, torch.nn.Module):
-                for path, module in one.named_modules():
-                    place = {"is": "module", "of": number, "path": path}
-                    self._known.setdefault(id(module), place)
-                    self._known.setdefault(id(vars(module)), {"is": "attributes", "of": place})
+                self._add_modules(one, {"is": "module", "of": number})
             else:
                 self._known[id(one)] = {"is": "state", "of": number}
         if self._function is not None:
@@ -44,6 +43,27 @@ class Places:
         for kind, variables in (("globals", self._globals()), ("bound", self._bound())):
             if variables is not None:
                 self._known.setdefault(id(variables), {"is": kind})
+        for by, name, value in self._variables():
+            if issubclass(type(value), torch.nn.Module):
+                self._add_modules(value, {"is": "held", "by": by, "name": name})
+
+    def _add_modules(self, top: torch.nn.Module, place: dict[str, Any]) -> None:
+        for path, module in top.named_modules():
+            here = {**place, "path": path}
+            self._known.setdefault(id(module), here)
+            self._known.setdefault(id(vars(module)), {"is": "attributes", "of": here})
+
+    def _variables(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
+        """What the function can name: variables around it, globals that it reads, attributes of its object."""
+        for name, cell in self._cells().items():
+            yield {"is": "cell", "name": name}, name, _contents(cell)
+        function, bound = self._code_owner(), self._bound()
+        variables: dict[str, Any] = {} if function is None else function.__globals__
+        for name in sorted(_names(function.__code__)) if function is not None else ():
+            if name in variables:
+                yield {"is": "globals"}, name, variables[name]
+        for name, value in (bound or {}).items():
+            yield {"is": "bound"}, name, value
 
     def of(self, value: Any) -> dict[str, Any] | None:
         """Where an object is kept; None if it is not kept in any of these."""
@@ -64,15 +84,21 @@ class Places:
             return self._found(self._globals(), "the function")
         if kind == "bound":
             return self._found(self._bound(), "the object that the function is a method of")
+        if kind == "held":
+            return self._held(place)
         if place["of"] >= len(self._state):
             raise StaleArtifact(f"{len(self._state)} states are given, and the file was made for more")
         one = self._state[place["of"]]
         if kind == "state":
             return one
-        try:
-            return one.get_submodule(place["path"])
-        except AttributeError:
-            raise StaleArtifact(f"{type(one).__name__} has no module {place['path']!r}") from None
+        return _part_of(one, place["path"])
+
+    def _held(self, place: dict[str, Any]) -> Any:
+        by, name = self.find(place["by"]), place["name"]
+        found = _contents(by) if isinstance(by, CellType) else by.get(name)
+        if not issubclass(type(found), torch.nn.Module):
+            raise StaleArtifact(f"{name} is no module: the program reads it when it is called")
+        return _part_of(found, place["path"])
 
     def _found(self, value: Any, what: str) -> Any:
         if value is None:
@@ -105,4 +131,23 @@ class Places:
         return function if hasattr(function, "__code__") else None
 
 
-PLACES = ("attributes", "bound", "cell", "defaults", "kwdefaults", "target", "globals", "state", "module")
+def _part_of(module: Any, path: str) -> Any:
+    try:
+        return module.get_submodule(path)
+    except AttributeError:
+        raise StaleArtifact(f"{type(module).__name__} has no module {path!r}") from None
+
+
+def _contents(cell: Any) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # nothing yet
+        return None
+
+
+def _names(code: CodeType) -> set[str]:
+    """Names in code, and in the functions inside."""
+    return {*code.co_names}.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+
+
+PLACES = ("attributes", "bound", "cell", "defaults", "kwdefaults", "target", "globals", "held", "state", "module")
