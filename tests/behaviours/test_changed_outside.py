@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import itertools
 import warnings
 
 import numpy as np
@@ -177,6 +178,22 @@ def test_what_a_function_changes_in_python_it_changes_at_each_call(name, how):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert story(compiled, NAMES[name], how) == story(lambda f: f, NAMES[name], how)
+
+
+ITERATORS = {
+    "count": lambda: itertools.count(1),
+    "list": lambda: iter([1, 2, 3, 4]),
+    "range": lambda: iter(range(1, 9)),
+    "enumerate": lambda: map(sum, enumerate([1, 1, 1, 1])),
+    "zip": lambda: map(sum, zip([1, 2, 3], [4, 5, 6], strict=True)),
+}
+
+
+@pytest.mark.parametrize("name", ITERATORS)
+def test_an_iterator_goes_on_at_each_call(name):
+    ours, theirs = ITERATORS[name](), ITERATORS[name]()
+    call = compiled(lambda x: x * next(ours))
+    assert [call(X)[0].item() for _ in range(3)] == [(X * next(theirs))[0].item() for _ in range(3)]
 
 
 def test_tensors_taken_out_of_a_list_that_was_given_are_taken_out():

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dis
 import gc
+import itertools
+import operator
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -206,10 +208,28 @@ def contents_of(value: Any) -> Any:
     kind = type(value)
     if kind.__module__.partition(".")[0] == "numpy":
         return _of_numpy(value)
+    if _is_iterator(value):
+        return _of_iterator(value)
     if issubclass(kind, (FunctionType, MethodType)):
         return dict(vars(value)) if kind is FunctionType else ABSENT
     found = _attributes(value)
     return ABSENT if found is None else found
+
+
+def _is_iterator(value: Any) -> bool:
+    """Whether it is an iterator of Python's own, which keeps where it stands for itself."""
+    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
+
+
+def _of_iterator(value: Any) -> Any:
+    """Where an iterator stands, as far as it tells."""
+    if type(value) is itertools.count:
+        return repr(value)
+    left = operator.length_hint(value, -1)
+    if left >= 0:
+        return "left", left
+    inner = value.__reduce__()[1] if type(value) in (enumerate, zip, map, filter) else ()
+    return ("inside", *(_of_iterator(one) if _is_iterator(one) else id(one) for one in inner)) if inner else ABSENT
 
 
 def _of_numpy(value: Any) -> Any:
@@ -221,6 +241,8 @@ def _of_numpy(value: Any) -> Any:
 
 def put_back(value: Any, before: Any) -> None:
     """Give an object the contents that it had."""
+    if _is_iterator(value):
+        return  # what it has given is gone
     if isinstance(value, CellType):
         value.cell_contents = before
     elif isinstance(value, _CONTAINERS):
@@ -311,14 +333,17 @@ def _in_words(kept: Kept) -> Iterator[Change]:
             was, is_now = before.get(key, ABSENT), now.get(key, ABSENT)
             if not _same(was, is_now):
                 yield Change(f"{kept.name}.{key}".strip("."), f"{_was(was, is_now)} at {_line(kept.code, key)}")
+    elif isinstance(kept.value, _CONTAINERS):
+        yield Change(kept.name, f"{_was(before[1], now[1])} at {kept.line}")
+    elif isinstance(before, tuple):
+        yield Change(kept.name, f"has other contents at {kept.line}")
     else:
-        was, is_now = (one[1] if isinstance(one, tuple) and len(one) == 3 else one for one in (before, now))
-        yield Change(kept.name, f"{_was(was, is_now)} at {_line(kept.code, kept.name)}")
+        yield Change(kept.name, f"{_was(before, now)} at {kept.line}")
 
 
 def _was(was: Any, now: Any) -> str:
     texts = ["absent" if one is ABSENT else text_of(one) for one in (was, now)]
-    return "has other contents" if isinstance(was, bytes) or texts[0] == texts[1] else "was {}, is {}".format(*texts)
+    return "has other contents" if texts[0] == texts[1] else "was {}, is {}".format(*texts)
 
 
 def _line(code: CodeType, name: str) -> Origin:
