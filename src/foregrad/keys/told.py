@@ -6,6 +6,7 @@ import enum
 import functools
 import hashlib
 import logging
+import operator
 import re
 import types
 from collections import OrderedDict, defaultdict, deque
@@ -38,6 +39,7 @@ _IN_C = (
     np.ufunc,
     type(np.mean),
 )
+_GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _ALIASES = (types.GenericAlias, types.UnionType)
 
 
@@ -156,6 +158,8 @@ class Teller:
         if issubclass(kind, functools.partial):
             parts = (value.func, value.args, value.keywords)
             return f"partial {' '.join(self.tell(one, place, depth + 1) for one in parts)}"
+        if issubclass(kind, _GETTERS):
+            return f"{kind.__name__} {self.tell(value.__reduce__()[1], place, depth + 1)}"
         if issubclass(kind, enum.Enum):
             return f"{kind.__module__}.{kind.__qualname__}.{value.name}"
         if issubclass(kind, _ALIASES):

@@ -109,12 +109,16 @@ def field_text(getter: Callable[[Any], Any]) -> str | None:
     return f"{{}}.{_names[getter]}" if getter in _names else None
 
 
+#: Members of classes in C that hold addresses.
+_NO_SLOTS = ("__weakref__", "__dict__", "__vectorcalloffset__", "__dictoffset__", "__weaklistoffset__")
+
+
 def slots_of(kind: type) -> Iterator[tuple[str, Any]]:
     """Attributes that the objects of a class keep outside a dict, with their descriptors."""
     for one in kind.__mro__:
         if is_made_by_python(one):
             for name, member in vars(one).items():
-                if isinstance(member, types.MemberDescriptorType) and name not in ("__weakref__", "__dict__"):
+                if isinstance(member, types.MemberDescriptorType) and name not in _NO_SLOTS:
                     yield name, member
 
 
