@@ -20,7 +20,7 @@ from foregrad.keys.libraries import library_of, library_of_class, library_of_fun
 from foregrad.keys.whole_code import known_digest
 from foregrad.runtime.nodes import ABSENT, original_of
 from foregrad.runtime.objects import VALUES
-from foregrad.substrate_keys import registered_with, undisabled
+from foregrad.substrate_keys import HigherOrderOperator, OpOverload, OpOverloadPacket, registered_with, undisabled
 
 #: Containers of libraries are looked into so deep, and so far.
 _DEEPEST, _MOST_ITEMS = 6, 20_000
@@ -158,6 +158,8 @@ class Teller:
         if issubclass(kind, functools.partial):
             parts = (value.func, value.args, value.keywords)
             return f"partial {' '.join(self.tell(one, place, depth + 1) for one in parts)}"
+        if issubclass(kind, (OpOverload, OpOverloadPacket, HigherOrderOperator)):
+            return f"op {value}"
         if issubclass(kind, _GETTERS):
             return f"{kind.__name__} {self.tell(value.__reduce__()[1], place, depth + 1)}"
         if issubclass(kind, enum.Enum):

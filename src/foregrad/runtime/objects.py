@@ -25,6 +25,7 @@ import numpy
 import torch
 
 from foregrad.record.executed import is_library_file
+from foregrad.substrate_keys import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 #: Values: what they are is all that there is to them.
 VALUES = (
@@ -77,6 +78,9 @@ HOLD_NOTHING = (
     numpy.ufunc,
     weakref.WeakSet,
     operator.itemgetter,
+    OpOverload,  # what these hold, they look up when it is first asked for
+    OpOverloadPacket,
+    HigherOrderOperator,
     type(typing.Any),
     types.TracebackType,
     logging.Filterer,
