@@ -8,7 +8,16 @@ import pytest
 import torch
 
 import foregrad as fg
-from tests.compare import Gradients, also_compiled, assert_same, compiled, grads_of, leaf, same_as_eager
+from tests.compare import (
+    Gradients,
+    also_compiled,
+    assert_same,
+    compiled,
+    grads_of,
+    leaf,
+    same_as_eager,
+    some_compiled,
+)
 
 
 def non_leaf(*shape):
@@ -168,6 +177,24 @@ def test_OUT_5_detached_alias_that_was_written_with_a_gradient_of_its_own():
         return y, d
 
     assert_same(f, lambda: (leaf(2, 3), leaf(2, 3)))
+
+
+PARTS = {
+    "first one written": lambda v: (v[:2].detach().mul_(3), v[1:].detach()),
+    "last one written": lambda v: (v[1:].detach().mul_(3), v[:2].detach()),
+    "both written": lambda v: (v[1:].detach().mul_(3), v[:2].detach().add_(1)),
+    "one alone": lambda v: v[1:].detach().mul_(3),
+    "a diagonal": lambda v: (v.view(-1)[1:3].detach().mul_(3), v.as_strided((2,), (3,), 1).detach().add_(1)),
+    "of a transposed one": lambda v: (v.t()[1:].detach().mul_(3), v.t()[:, 1:].detach()),
+    "data": lambda v: (v[1:].detach().mul_(3), v[:2].data),
+}
+
+
+@pytest.mark.parametrize("parts", some_compiled(PARTS, "last one written", "one alone"))
+@pytest.mark.parametrize("make", [leaf, torch.randn])
+def test_OUT_5_detached_parts_of_an_intermediate_lie_in_one_memory(parts, make):
+    """Though the intermediate itself is not returned, and one of the parts was written."""
+    assert_same(lambda x: PARTS[parts](x * 2), lambda: (make(3, 2),), calls=2)
 
 
 NEW = {

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.errors import CaptureError
+from foregrad.functionalize.contents import Contents
 from foregrad.functionalize.overlap import covered, depends_on_order, filled_once
 from foregrad.functionalize.replay import Replay, is_kept, state_before
 from foregrad.functionalize.variants import Pure, made_by, variant_for
@@ -30,16 +30,6 @@ from foregrad.words.spec import NumberSpec, Spec
 aten = torch.ops.aten
 
 _FEW_PARTS = 8
-
-
-@dataclass(slots=True, eq=False)
-class Contents:
-    """The newest value of a storage, seen through `root`; `flat` if it is the whole storage as one row."""
-
-    node: fx.Node
-    root: Alias
-    flat: bool = False
-    generation: int = 0
 
 
 class Functionalizer:
@@ -163,8 +153,7 @@ class Functionalizer:
             return
         contents = self._contents[after.storage]
         num, row = after.offset + after.spec.extent, contents.node
-        is_row = contents.flat or (contents.root.spec.is_contiguous and not contents.root.offset)
-        if after.dtype != contents.root.dtype or not is_row:
+        if after.dtype != contents.root.dtype or not contents.is_row:
             raise self._refuse(op, "a tensor that shares its memory with others grows")
         if not contents.flat:
             row = self.emit(
@@ -215,6 +204,12 @@ class Functionalizer:
         self._values[alias] = (node, generation)
         return node
 
+    def read_in_place(self, alias: Alias) -> fx.Node:
+        """The present value of an alias where it lies in its memory: others may look at the rest."""
+        contents = self._contents.get(alias.storage)
+        is_part = contents is not None and contents.generation > 0 and contents.has_part(alias)
+        return self._strided(alias, contents) if contents is not None and is_part else self.read(alias)
+
     def _make(self, alias: Alias, contents: Contents | None) -> fx.Node:
         if contents is None:
             raise AssertionError(f"{alias!r} has no contents")
@@ -264,8 +259,7 @@ class Functionalizer:
     def _row(self, contents: Contents, alias: Alias) -> fx.Node:
         """The whole of a storage as one row of an alias' dtype."""
         node, num_bytes = contents.node, contents.node.meta["spec"].num_bytes
-        is_whole = contents.flat or (contents.root.spec.is_contiguous and not contents.root.offset)
-        if not is_whole or alias.bits or contents.root.bits or num_bytes % alias.dtype.itemsize:
+        if not contents.is_row or alias.bits or contents.root.bits or num_bytes % alias.dtype.itemsize:
             raise self._refuse(self._op, f"one memory is seen as {alias.spec} and as {contents.root.spec}")
         if not contents.flat:
             num = num_bytes // contents.root.dtype.itemsize

@@ -172,7 +172,7 @@ class _Builder:
         for number, base in self.effects.returned.items():
             if number in others:
                 continue
-            node = self.functional.read(base.alias)
+            node = self.functional.read_in_place(base.alias)
             self._output("output", self._result_name(number, base), base.alias.spec, node, number)
         for step in self.effects.steps:
             if isinstance(step, (Copy, Attach)) and step.alias not in self.places:
