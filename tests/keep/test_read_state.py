@@ -75,6 +75,21 @@ def test_what_is_changed_inside_of_a_library_is_seen(name, cache, monkeypatch):
     assert origin.how != FOUND
 
 
+by = 2.0
+
+
+def helped(p, q):
+    return p.loc * by
+
+
+def test_what_a_registered_function_reads_is_seen(cache, monkeypatch):
+    monkeypatch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), helped)
+    monkeypatch.setattr(kl, "_KL_MEMOIZE", {})
+    assert called(divergence, cache)[0] == [2.0, -4.0]
+    monkeypatch.setitem(globals(), "by", 3.0)
+    assert called(divergence, cache)[0] == [3.0, -6.0]
+
+
 started = time.time()
 scale = 2.0
 kinds = {"relu", "tanh", "sigmoid"}

@@ -8,6 +8,7 @@ same everywhere goes the same way, so its program holds.
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -22,7 +23,7 @@ from foregrad.keys.told import Teller
 from foregrad.keys.walk import Walk
 from foregrad.record.executed import Reads
 from foregrad.runtime.comparable import objects_in
-from foregrad.runtime.nodes import ArrayNode, Attributes, Entries, Holder, Items, Node, TensorNode
+from foregrad.runtime.nodes import Attributes, Entries, Holder, Items, Node, TensorNode
 from foregrad.runtime.reach import PythonReads
 from foregrad.runtime.walk import Tensors
 from foregrad.runtime.walk import Walk as Reached
@@ -46,13 +47,14 @@ def read_state(
         arguments = objects_in({"args": args, **kwargs})
         loaded = loaded_by_captures()
         reached = again.reach(again.scopes(), Tensors(), arguments, boundary_around(loaded))
-        told = _Told(reached, Teller(reached.asked, loaded))
+        teller = Teller(reached.asked, loaded)
+        told = _Told(reached, teller).ingredients()
         walk = Walk(SHOWERS, declared=state, prefix=READ)
-        for place, value in told.teller.foreign.items():
-            look_or_doubt(walk, place, lambda place=place, value=value: show_foreign(walk, value, place))  # type: ignore[misc]
+        for place, value in teller.foreign.items():  # met in containers of libraries
+            look_or_doubt(walk, place, functools.partial(show_foreign, walk, value, place))
         code = finish(walk, is_whole=False)
     doubts = [f"{name} is {why}" for name, why in reached.frozen.items()]
-    return Sources(Key((*told.ingredients(), *code.key.ingredients)), (*doubts, *told.teller.doubts, *code.unsure))
+    return Sources(Key((*told, *code.key.ingredients)), (*doubts, *teller.doubts, *code.unsure))
 
 
 class _Told:
@@ -70,12 +72,8 @@ class _Told:
             lines = self._lines(holder)
             if lines:
                 text = "\n".join(lines)
-                is_long = len(text) > _MOST_SHOWN
-                found.append(
-                    Ingredient.of(
-                        f"{READ}{self._names[id(holder)]}", text, f"{text[:_MOST_SHOWN]} ..." if is_long else None
-                    )
-                )
+                shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."
+                found.append(Ingredient.of(f"{READ}{self._names[id(holder)]}", text, shown))
         return found
 
     def _lines(self, holder: Holder) -> list[str]:
@@ -108,8 +106,6 @@ class _Told:
             return f"-> {self._names[id(node)]}"
         if isinstance(node, TensorNode):
             return self.teller.tensor(node.look)
-        if isinstance(node, ArrayNode):
-            return self.teller.tell(node.live, place)
         return self.teller.tell(node.live, place)
 
 
