@@ -19,6 +19,7 @@ from foregrad.program.program import Program
 from foregrad.record.attributes import Attributes
 from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
 from foregrad.record.declared import Container, Declared, Store, declare, leaves_in
+from foregrad.record.given import Edits
 from foregrad.record.inputs import Lifted
 from foregrad.record.modules import CalledModules
 from foregrad.record.native import refuse_native
@@ -34,6 +35,7 @@ from foregrad.record.tracebacks import readable
 from foregrad.record.wrapped import Outer
 from foregrad.refusals import (
     changes_of,
+    edits_of,
     refuse_attributes,
     refuse_escaped,
     refuse_growth,
@@ -65,6 +67,7 @@ class Captured:
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
     once: tuple[Change, ...]  # what it changes outside, so that the program holds for this call alone
+    edits: Edits | None  # of lists and dicts that it was given
     looked: Looked  # what it read in Python
 
     def release(self) -> None:
@@ -167,6 +170,7 @@ def _capture_call(
             stored = kept.restore() + declared.restore()
         recording.numbers.is_closed = True
         changes, once = changes_of(recording, beside, python)
+        edits = edits_of(recording)
         refuse_made_modules(recording, kept.made)
         refuse_kept(recording, body, reach)
         refuse_escaped(recording, there)
@@ -185,7 +189,7 @@ def _capture_call(
         raise
     drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
     called = tuple(modules.called.values())
-    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes, once, looked)
+    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes, once, edits, looked)
 
 
 def _stage(recording: Recording, stored: list[Store]) -> Stage:

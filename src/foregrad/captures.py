@@ -41,7 +41,7 @@ class Capture:
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary
     does: tuple[str, ...] = ()  # in Python, and the program does not
-    carry_back: Callable[[], None] = lambda: None  # what it changed in lists and dicts that it was given
+    edits: bool = False  # whether it changes lists or dicts that it is given: no file has that
     once: tuple[str, ...] = ()  # what it changed outside itself, so that it holds for one call
 
     @property

@@ -88,7 +88,6 @@ class Compiled(WarmStarts):
                 f"for a second call{changed}.\n{definition(self._target)}\nPass the value as an argument; return the "
                 "new one."
             )
-        made.carry_back()
         keep()
         made.stage.on_backward = keep
         return result
@@ -210,6 +209,8 @@ class Compiled(WarmStarts):
 
         if not self.captures:
             raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")
+        if any(made.edits for made in self.captures):
+            raise CannotKeep(f"{self.name} changes lists or dicts that it is given, which a file cannot hold.")
         kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from foregrad.functionalize.effects import Copy
 from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
 from foregrad.program.program import Program
+from foregrad.record.given import Edits
 from foregrad.regions.regions import region_notes
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import Assumptions, GuardWriter
@@ -52,7 +54,7 @@ def make_capture(
     conditions = None if sizes is None else Conditions.of(sizes)
     return Capture(
         reason=reason,
-        call=source.load("call"),
+        call=with_edits(source.load("call"), captured.edits),
         description=description,
         timings=timings,
         origin=halves.origin,
@@ -63,9 +65,24 @@ def make_capture(
         program_key=halves.key,
         conditions=conditions,
         does=tuple(str(change).strip() for change in captured.changes),
-        carry_back=captured.stage.recording.given.carry_back,
+        edits=captured.edits is not None,
         once=tuple(str(change).strip() for change in captured.once),
     )
+
+
+def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable[[Any, Any], Any]:
+    """A call that changes lists and dicts that it is given, as the function does."""
+    if edits is None:
+        return call
+
+    @wraps(call)
+    def edited(args: Any, kwargs: Any) -> Any:
+        result = call(args, kwargs)
+        if result is not MISS:
+            edits.apply(args, kwargs)
+        return result
+
+    return edited
 
 
 def _claimed(way: Way, origin: Origin, program: Program) -> AbstractContextManager[Halves]:

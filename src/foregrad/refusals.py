@@ -10,6 +10,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.beside import Beside, Change, refuse_number_or_tensor, tensors_in
 from foregrad.record.escapes import Escape, escapes
+from foregrad.record.given import Edits
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
@@ -31,7 +32,6 @@ def changes_of(
         if any(map(recording.recorder.knows, tensors_in(kept.now))):
             refuse_number_or_tensor(kept.name, f"\n  at {kept.line}")
     changed = [one for one in watched.outside.changes(beside.known()) if one.name not in names]
-    changed += recording.given.changes(recording.definition)
     once = changed if python is None else []
     changes = dict.fromkeys([*found, *watched.anew.changes, *(changed if python is not None else [])])
     if changes and python == "error":
@@ -41,6 +41,14 @@ def changes_of(
         what = "\n".join(map(str, once))
         raise CaptureError(f"the function changes objects outside itself:\n{what}\n{recording.definition}")
     return tuple(changes), tuple(once)
+
+
+def edits_of(recording: Recording) -> Edits | None:
+    """What the function has changed in lists and dicts that it was given: sizes in them are those of one call."""
+    found = recording.given.edits(recording.definition)
+    if found is not None and recording.sizes is not None:
+        raise CaptureError(f"the function changes a list or dict that it is given.\n{recording.definition}")
+    return found
 
 
 def refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:

@@ -172,7 +172,7 @@ class WarmStarts:
 
     def _to_keep(self, lookup: Lookup | None, made: Capture) -> tuple[Capture, Callable[[], None]]:
         """A new capture with the key of what it has read, and what leaves it to later processes when it has run."""
-        if lookup is None or made.program_key is None or made.once:
+        if lookup is None or made.program_key is None or made.once or made.edits:
             return made, lambda: None
         call = lookup.captured(made.reads)
         doubt = in_doubt(replace(call.sources, unsure=call.sources.unsure[len(lookup.sources.unsure) :]))

@@ -207,6 +207,35 @@ def test_tensors_taken_out_of_a_list_that_was_given_are_taken_out():
         assert [one is other for one, other in zip(ours, theirs, strict=True)] == [True, False, False][: len(theirs)]
 
 
+def test_a_batch_that_labels_are_taken_from_needs_one_capture():
+    def loss_of(batch, extra=None):
+        labels = batch.pop("labels")
+        batch["more"] = [batch["x"], {"n": 1}]
+        return (batch["x"] - labels).square().sum()
+
+    call = compiled(loss_of)
+    for factor in (1, 2, 3):
+        ours, theirs = ({"x": X * factor, "labels": X} for _ in range(2))
+        assert torch.equal(call(ours), loss_of(theirs))
+        assert list(ours) == list(theirs) == ["x", "more"]
+        assert ours["more"][0] is ours["x"]
+        assert ours["more"][1] == {"n": 1}
+    assert len(call.captures) == 1
+
+
+def test_a_dict_of_options_that_is_changed_needs_one_capture():
+    def f(x, options):
+        options["seen"] = options.pop("n") + 1
+        return x * options["seen"]
+
+    call = compiled(f)
+    for _ in range(3):
+        options = {"n": 1}
+        assert call(X, options).tolist() == [2.0] * 3
+        assert options == {"seen": 2}
+    assert len(call.captures) == 1
+
+
 def test_a_tensor_put_into_a_list_that_was_given_is_refused():
     with pytest.raises(fg.CaptureError, match="stores a tensor in `"):
         compiled(lambda x, kept: kept.append(x * 2))(X, [])

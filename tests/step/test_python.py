@@ -153,6 +153,19 @@ def test_a_number_that_depends_on_data_is_stored_in_no_object():
     assert not meter.recent
 
 
+def test_a_number_that_depends_on_data_is_put_into_no_dict_that_was_given():
+    model = nn.Linear(3, 2)
+
+    @fg.step(model, backend="eager")
+    def train(x, out):
+        out["loss"] = model(x).sum().item()
+
+    out = {}
+    with pytest.raises(fg.CaptureError, match="stores a number in `1`"):
+        train(torch.ones(2, 3), out)
+    assert out == {}
+
+
 def test_a_number_that_depends_on_data_is_put_into_no_list():
     model, history = nn.Linear(3, 2), []
 

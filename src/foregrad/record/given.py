@@ -1,83 +1,124 @@
-"""Given: lists and dicts among the arguments. The function gets copies, and what it changes there is carried back."""
+"""Given: lists and dicts among the arguments. The function gets copies; each call changes its own as it has done.
+
+batch.pop("labels")    batch == {"x": x, "labels": y}  becomes  {"x": the x of the call}
+"""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from foregrad.errors import CaptureError
-from foregrad.record.beside import Change, text_of
+from foregrad.record.items import item_of
+from foregrad.record.numbers import expression_of
 
 _CHANGES = (list, dict, deque)
 _CONTAINERS = (*_CHANGES, tuple)
 
+#: From the arguments, positional and by name, to something in them.
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a call was given at a place."""
+
+    path: Path
+
+
+@dataclass(frozen=True)
+class Made:
+    """A container that the function has made."""
+
+    kind: type
+    items: tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class Edits:
+    """New contents for containers among the arguments of a call."""
+
+    contents: tuple[tuple[Path, tuple[Any, ...]], ...]
+
+    def apply(self, args: Any, kwargs: Any) -> None:
+        given = _named(args, kwargs)
+        new = [(_at(given, path), [_value(given, item) for item in items]) for path, items in self.contents]
+        for container, items in new:
+            container.clear()
+            if isinstance(container, dict):
+                container.update(items)
+            else:
+                container.extend(items)
+
 
 class Given:
-    """Containers of the caller's, each beside the copy that the function got."""
+    """Containers of the caller's beside the copies that the function gets."""
 
-    def __init__(self, real: Any = (), copy: Any = (), leaves: Sequence[Any] = (), ghosts: Sequence[Any] = ()) -> None:
-        """`real` and `copy` are positional arguments and those by name; `ghosts` stand for the leaves of both."""
-        named = [{**dict(enumerate(one[0])), **one[1]} if one else {} for one in (real, copy)]
-        self._pairs = list(_pairs(named[0], named[1], ""))[1:]
-        self._reals = {id(ghost): leaf for ghost, leaf in zip(ghosts, leaves, strict=True)}
-        self._by_copy = {id(copied): caller for _, caller, copied in self._pairs}
-        self._before = [list(_items(copied)) for _, _, copied in self._pairs]
-        self._new: list[tuple[Any, Any]] = []
+    def __init__(self, real: Any = ((), {}), copy: Any = ((), {})) -> None:
+        self._copies = list(_walk(_named(*copy), _named(*real), ()))
+        self._paths: dict[int, Path] = {}
+        for path, one in self._copies:
+            self._paths.setdefault(id(one), path)
+        self._before = [list(_items(one)) if isinstance(one, _CHANGES) else [] for _, one in self._copies]
 
-    def changes(self, definition: str) -> list[Change]:
-        """What the function has changed in its copies."""
+    @property
+    def copied(self) -> frozenset[int]:
+        """The ids of the copies."""
+        return frozenset(id(one) for _, one in self._copies)
+
+    def edits(self, definition: str) -> Edits | None:
+        """What the function has changed in its copies, which are let go of."""
         found = []
-        for (name, caller, copied), before in zip(self._pairs, self._before, strict=True):
-            now = list(_items(copied))
-            if isinstance(copied, _CHANGES) and not _same(before, now):
-                self._new.append((caller, [self._back(one, name, definition) for one in now]))
-                found.append(Change(name, f"was {_text(caller, before)}, is {_text(caller, now)}"))
-        self._pairs, self._before, self._by_copy, self._reals = [], [], {}, {}
-        return found
+        for (path, one), before in zip(self._copies, self._before, strict=True):
+            if isinstance(one, _CHANGES) and not _same(before, list(_items(one))):
+                name = "".join(str(key) if place == 0 else f"[{key!r}]" for place, key in enumerate(path))
+                found.append((path, tuple(self._item(item, name, definition) for item in _items(one))))
+        self._copies, self._before, self._paths = [], [], {}
+        return Edits(tuple(found)) if found else None
 
-    def carry_back(self) -> None:
-        """Do the same to the caller's."""
-        for caller, items in self._new:
-            caller.clear()
-            if isinstance(caller, dict):
-                caller.update(items)
-            else:
-                caller.extend(items)
-        self._new = []
-
-    def _back(self, value: Any, name: str, definition: str) -> Any:
-        """What stands for an item of a copy in the caller's container."""
-        if id(value) in self._by_copy:
-            return self._by_copy[id(value)]
-        if isinstance(value, torch.Tensor):
-            real = self._reals.get(id(value))
-            if real is None:
-                raise CaptureError(
-                    f"the function stores a tensor in `{name}`, which it was given; a program cannot do that at each "
-                    f"call.\n{definition}\nReturn the tensor and store it outside."
-                )
-            return real
+    def _item(self, value: Any, name: str, definition: str) -> Any:
+        if isinstance(value, (torch.Tensor, *_CHANGES)) and id(value) in self._paths:
+            return Found(self._paths[id(value)])
+        is_number = item_of(value) is not None or expression_of(value) is not None
+        if isinstance(value, torch.Tensor) or is_number:
+            raise CaptureError(
+                f"the function stores a {'number' if is_number else 'tensor'} in `{name}`, which it was given; a "
+                f"program cannot do that at each call.\n{definition}\nReturn it and store it outside."
+            )
         if type(value) in _CONTAINERS:
-            back = [self._back(one, name, definition) for one in _items(value)]
-            return type(value)(back)
+            return Made(type(value), tuple(self._item(one, name, definition) for one in _items(value)))
         return value
 
 
-def _pairs(real: Any, copy: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
-    if type(real) is not type(copy) or not isinstance(real, _CONTAINERS) or real is copy:
+def _named(args: Any, kwargs: Any) -> dict[Any, Any]:
+    return {**dict(enumerate(args)), **kwargs}
+
+
+def _at(given: Any, path: Path) -> Any:
+    for key in path:
+        given = given[key]
+    return given
+
+
+def _value(given: Any, item: Any) -> Any:
+    if isinstance(item, Found):
+        return _at(given, item.path)
+    return item.kind([_value(given, one) for one in item.items]) if isinstance(item, Made) else item
+
+
+def _walk(copy: Any, real: Any, path: Path) -> Iterator[tuple[Path, Any]]:
+    """Containers that were copied, and tensors in them, with the way there."""
+    if path and isinstance(copy, (torch.Tensor, *_CONTAINERS)) and (copy is not real or isinstance(copy, torch.Tensor)):
+        yield path, copy
+    if type(copy) is not type(real) or not isinstance(copy, _CONTAINERS) or copy is real:
         return
-    if isinstance(real, _CHANGES):
-        yield name, real, copy
-    if isinstance(real, dict):
-        for key in real:
-            inner = f"{name}[{key!r}]" if name else str(key)
-            yield from _pairs(real[key], copy[key], inner)
-    elif len(real) == len(copy):
-        for place, (one, other) in enumerate(zip(real, copy, strict=True)):
-            yield from _pairs(one, other, f"{name}[{place}]")
+    keys = list(copy) if isinstance(copy, dict) else range(len(copy))
+    for key in keys:
+        yield from _walk(copy[key], real[key], (*path, key))
 
 
 def _items(value: Any) -> Iterator[Any]:
@@ -93,7 +134,3 @@ def _is_same(one: Any, other: Any) -> bool:
         return all(map(_is_same, one, other))
     is_plain = isinstance(one, (bool, int, float, complex, str, bytes))
     return one is other or (is_plain and type(one) is type(other) and repr(one) == repr(other))
-
-
-def _text(container: Any, items: list[Any]) -> str:
-    return text_of(dict(items) if isinstance(container, dict) else items)

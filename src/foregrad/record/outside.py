@@ -78,6 +78,7 @@ class Outside:
         self._looked: dict[tuple[int, int], Any] = {}  # objects by code and id, which are kept alive
         self._num_begun = 0
         self._elsewhere: frozenset[int] = frozenset()
+        self.copied: frozenset[int] = frozenset()  # ids of lists and dicts that stand for those of the caller
 
     def leave_out(self, objects: Iterable[Any]) -> None:
         """Do not look at these: they are looked after elsewhere."""
@@ -114,7 +115,7 @@ class Outside:
                 continue
             self._looked[id(code), id(value)] = value
             kept = self._kept.get(id(value))
-            if kept is None:
+            if kept is None and id(value) not in self.copied:
                 before = contents_of(value)
                 if before is not ABSENT:
                     kept = Kept(name, value, before, code, holder, is_inner, gc.is_tracked(value))

@@ -147,7 +147,8 @@ class Recording:
             self.inputs.lift_arguments(tensors, self.definition)
         ghosts = [self.inputs.ghost_of(leaf) for leaf in leaves]
         ghost_args, ghost_kwargs = structure.unflatten(ghosts)
-        self.given = Given((args, kwargs), (ghost_args, ghost_kwargs), leaves, ghosts)
+        self.given = Given((args, kwargs), (ghost_args, ghost_kwargs))
+        self.watched.outside.copied = self.given.copied
         try:
             with (
                 no_saved_tensor_hooks(),
