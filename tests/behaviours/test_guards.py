@@ -108,6 +108,18 @@ def test_default_dtype(wrap):
 
 
 @same_as_eager
+def test_a_new_tensor_has_the_default_dtype_of_each_capture(wrap):
+    f = wrap(lambda x: x + (1 if torch.ones(2).dtype == torch.float64 else 2) + torch.full((2,), 0.1).dtype.itemsize)
+    results = [f(torch.ones(2))]
+    torch.set_default_dtype(torch.float64)
+    try:
+        results += [f(torch.ones(2)), wrap(lambda x: x + torch.arange(2.0))(torch.ones(2))]
+    finally:
+        torch.set_default_dtype(torch.float32)
+    return results
+
+
+@same_as_eager
 def test_deterministic_flag(wrap):
     f = wrap(lambda x: (x * 2, torch.are_deterministic_algorithms_enabled()))
     results = [f(torch.ones(2))]

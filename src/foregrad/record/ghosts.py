@@ -130,7 +130,7 @@ class GhostTable:
     """The sizes that each op gives to its results, learnt once for each way of calling it."""
 
     def __init__(self, fakes: Any = None) -> None:
-        self._outcomes: dict[Any, Outcome] = {}
+        self._outcomes: dict[torch.dtype, dict[Any, Outcome]] = {}
         self._looks: dict[Any, int] = {}
         self._fakes = fakes or FakeTensorMode(allow_non_fake_inputs=False)
         self._has_symbols = fakes is not None
@@ -144,12 +144,14 @@ class GhostTable:
         return self._looks.setdefault(look, len(self._looks))
 
     def outcome(self, key: Any, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
-        """What an op returns for these ghosts, of which those on meta stand for tensors on `device`."""
-        found = self._outcomes.get(key)
+        """What an op returns for these ghosts, of which those on meta stand for tensors on `device`, with the
+        default dtype of the moment."""
+        outcomes = self._outcomes.setdefault(torch.get_default_dtype(), {})
+        found = outcomes.get(key)
         if found is None:
             found = self._learn(func, args, kwargs, device)
             if key is not None:
-                self._outcomes[key] = found
+                outcomes[key] = found
         return found
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
