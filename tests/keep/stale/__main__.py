@@ -1,7 +1,7 @@
 """python -m tests.keep.stale --count 2000: random packages, edited between two processes or within one; none is stale.
 
 A package computes a tensor from numbers that come from somewhere (`values.py`), are held by something (`containers.py`,
-`numbers.py`, `patches.py`) and are read in some way (`readers.py`), in random order and depth, over modules of the
+`numbers.py`, `patches.py`, `reached.py`) and are read in some way (`readers.py`), in random order and depth, over modules of the
 user's and of installed libraries. `--alone` takes each form by itself, with each of its edits. A program that was found
 without tracing and gives something else than eager is stale.
 """

@@ -10,12 +10,13 @@ from tests.keep.stale.packages import FORMS, Level, Package, can_change, edits_o
 
 
 def alone(home: str = "main") -> Iterator[Package]:
-    """Every form, with each of its edits, and changed in a running process."""
+    """Every form as it is, with each of its edits, and changed in a running process."""
     for name, form in FORMS.items():
         levels = (
             (Level(name, home),) if form.takes is Takes.NOTHING else (Level("value: literal", home), Level(name, home))
         )
         package = Package((levels,))
+        yield package
         for edit in edits_of(package):
             yield replace(package, edit=edit)
         for depth in range(len(levels)):

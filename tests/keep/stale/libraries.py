@@ -67,11 +67,118 @@ def find(name):
 def call(function, *args):
     return function(*args)
 """
+_REACH = """
+import collections, functools, importlib.metadata, inspect, os, sys, threading, types, warnings, weakref
+import numpy as np
+class Node:
+    __slots__ = ("k", "next")
+    def __init__(self, k=1, next=None):
+        self.k, self.next = k, next
+    def last(self):
+        return self if self.next is None else self.next.last()
+CHAIN = Node(0, Node(0, Node(0, Node(0, Node(0, Node(0, Node(0, Node(0, Node(1)))))))))
+DEEP = {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"a": {"k": 1}}}}}}}}}
+class Base:
+    found = []
+    def __init_subclass__(cls):
+        Base.found.append(cls)
+    def scale(self):
+        return 1
+    def run(self, x):
+        return x * self.scale()
+class Meta(type):
+    table = {}
+    def __getattr__(cls, name):
+        return Meta.table[name]
+class Configured(metaclass=Meta): ...
+class Flagged:
+    def __init__(self):
+        self._kept = {"k": 1}
+    @property
+    def k(self):
+        return self._kept["k"]
+    def __getattr__(self, name):
+        return self._kept[name]
+FLAGGED, LOCAL, WEAK = Flagged(), threading.local(), weakref.WeakKeyDictionary()
+VALUES = weakref.WeakValueDictionary()
+QUEUE, ORDERED, TABLE = collections.deque([1]), collections.OrderedDict(k=1), np.ones(3, int)
+MASKED = np.ma.masked_array([1, 1])
+SPACE, PARTIAL = types.SimpleNamespace(k=1), functools.partial(lambda k: k, k=1)
+LOCAL.k = 1
+class Keeper:
+    def __init__(self):
+        self.inner = Node(Node(1))
+KEEPER = Keeper()
+def wrap(function):
+    calls = {"by": 1}
+    @functools.wraps(function)
+    def inner(x):
+        return function(x) * calls["by"]
+    inner.calls = lambda: calls
+    return inner
+@wrap
+def wrapped(x):
+    return x * 1
+@functools.singledispatch
+def dispatched(k):
+    return 1
+def chained(x):
+    return x * CHAIN.last().k
+def deep(x):
+    found = DEEP
+    while "a" in found:
+        found = found["a"]
+    return x * found["k"]
+def sized(x):
+    return x * (1 + len(Base.found))
+def configured(x):
+    return x * Configured.k
+def flagged(x):
+    return x * FLAGGED.k * FLAGGED.other
+def weakly(x):
+    return x * sum(WEAK.values()) * sum(one.k for one in VALUES.values())
+def queued(x):
+    return x * QUEUE[0] * ORDERED["k"] * SPACE.k * PARTIAL()
+def arrayed(x):
+    return x * int(TABLE[1]) * int(MASKED.sum())
+def local(x):
+    return x * LOCAL.k
+def kept(x):
+    return x * KEEPER.inner.k.k
+def from_sys(x):
+    return x * getattr(sys, "fakelib_k", 1) * getattr(threading, "fakelib_k", 1) * getattr(warnings, "fakelib_k", 1)
+def counted(x):
+    return x * (1 + sum("fakelib" in str(one[1]) for one in warnings.filters))
+def inspected(function, x):
+    return x * len(inspect.signature(function).parameters)
+def lazily(x):
+    from fakelib import late
+    return x * late.K
+def told(name, x):
+    return x * getattr(sys.modules["fakelib.inner"], name)
+def from_file(x):
+    with open(os.path.join(os.path.dirname(__file__), "settings.txt")) as file:
+        return x * int(file.read())
+def plugged(x):
+    return x * (1 + len(importlib.metadata.entry_points(group="fakelib.plugins")))
+def from_frame(x):
+    return x * sys._getframe(1).f_globals.get("FAKELIB_K", 1)
+class Lazy:
+    @functools.cached_property
+    def k(self):
+        return SPACE.k
+LAZY = Lazy()
+def lazy(x):
+    return x * LAZY.k
+"""
 
 #: The distribution of each module, and what it holds by itself.
 BASE = {
     "fakelib/__init__.py": _FAKELIB,
     "fakelib/inner.py": "K = 1\n",
+    "fakelib/late.py": "K = 1\n",
+    "fakelib/reach.py": _REACH,
+    "fakelib/settings.txt": "1",
     "fakedep/__init__.py": "K = 1\n",
     "fakens/one/__init__.py": "",
     "fakens/two/__init__.py": "K = 1\n",

@@ -13,6 +13,7 @@ from tests.keep.stale.form import Form, Takes, edited, edits_in, fill
 from tests.keep.stale.libraries import BASE, distribution_of
 from tests.keep.stale.numbers import NUMBERS
 from tests.keep.stale.patches import PATCHES
+from tests.keep.stale.reached import REACHED
 from tests.keep.stale.readers import READERS
 from tests.keep.stale.values import VALUES
 
@@ -21,6 +22,7 @@ FORMS: dict[str, Form] = {
     **{f"container: {name}": form for name, form in CONTAINERS.items()},
     **{f"number: {name}": form for name, form in NUMBERS.items()},
     **{f"patch: {name}": form for name, form in PATCHES.items()},
+    **{f"patch: {name}": form for name, form in REACHED.items()},
     **{f"reader: {name}": form for name, form in READERS.items()},
 }
 
