@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 import itertools
+import os
+import queue
 import warnings
 
 import numpy as np
@@ -86,6 +88,15 @@ def array_in_place(array, x):
     return x * float(array[0])
 
 
+def bytes_in_place(held, x):
+    held[0] += 1
+    return x * held[0]
+
+
+def queue_that_empties(held, x):
+    return x * held.get()
+
+
 def array_item(array, x):
     array[1] = array[0] + array[1]
     return x * float(array[1])
@@ -120,6 +131,13 @@ def taken_away(history, x):
     return x * history.pop()
 
 
+def filled():
+    made = queue.Queue()
+    for number in range(5):
+        made.put(number)
+    return made
+
+
 CASES = {
     object_read_and_changed: State,
     object_only_written: State,
@@ -131,6 +149,8 @@ CASES = {
     deque_that_turns: lambda: collections.deque(maxlen=3),
     set_that_grows: set,
     array_in_place: lambda: np.zeros(2),
+    bytes_in_place: lambda: bytearray(3),
+    queue_that_empties: filled,
     array_item: lambda: np.ones(2),
     class_attribute: lambda: type("Made", (Of,), {"count": 0}),
     global_variable: lambda: None,
@@ -146,6 +166,8 @@ def seen(holder):
     inner = getattr(holder, "inner", None)
     first = holder[0] if isinstance(holder, list) and holder else None
     shown = [getattr(one, "count", None) for one in (holder, inner, first) if isinstance(one, (State, Slotted, type))]
+    if isinstance(holder, queue.Queue):
+        return holder.qsize()
     return (*shown, None if isinstance(holder, (type, State, Slotted)) else str(holder))
 
 
@@ -180,11 +202,23 @@ def test_what_a_function_changes_in_python_it_changes_at_each_call(name, how):
         assert story(compiled, NAMES[name], how) == story(lambda f: f, NAMES[name], how)
 
 
+def test_the_environment_is_changed_at_each_call(monkeypatch):
+    def f(x):
+        os.environ["FOREGRAD_COUNT"] = str(int(os.environ["FOREGRAD_COUNT"]) + 1)
+        return x * int(os.environ["FOREGRAD_COUNT"])
+
+    monkeypatch.setenv("FOREGRAD_COUNT", "0")
+    call = compiled(f)
+    assert [call(X)[0].item() for _ in range(3)] == [1.0, 2.0, 3.0]
+    assert os.environ["FOREGRAD_COUNT"] == "3"
+
+
 ITERATORS = {
     "count": lambda: itertools.count(1),
     "list": lambda: iter([1, 2, 3, 4]),
     "range": lambda: iter(range(1, 9)),
     "enumerate": lambda: map(sum, enumerate([1, 1, 1, 1])),
+    "generator": lambda: (number for number in [3, 4, 5]),
     "zip": lambda: map(sum, zip([1, 2, 3], [4, 5, 6], strict=True)),
 }
 

@@ -12,8 +12,9 @@ from typing import Any
 
 from foregrad.errors import CaptureError
 from foregrad.record.chance import Watched
+from foregrad.record.contents import put_back
 from foregrad.record.executed import Executed
-from foregrad.record.outside import Kept, put_back
+from foregrad.record.outside import Kept
 
 
 class Backwards:

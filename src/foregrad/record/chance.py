@@ -16,8 +16,9 @@ from typing import Any
 
 from foregrad.errors import CaptureError
 from foregrad.record.anew import Anew, put_state
+from foregrad.record.contents import put_back
 from foregrad.record.executed import Executed, is_torchs
-from foregrad.record.outside import Outside, put_back
+from foregrad.record.outside import Outside
 from foregrad.words.garbage import is_young
 
 

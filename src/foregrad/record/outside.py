@@ -8,29 +8,35 @@ from __future__ import annotations
 
 import dis
 import gc
-import itertools
-import operator
-import sys
+import os
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
 from typing import Any
 
-import numpy
 import torch
 
 from foregrad.record.beside import Change, text_of
+from foregrad.record.contents import (
+    ABSENT,
+    CONTAINERS,
+    PLAIN,
+    Variables,
+    attributes,
+    contents_of,
+    is_closed,
+    is_generator,
+    put_back,
+    same,
+)
 from foregrad.record.executed import is_library
 from foregrad.record.frames import is_installed, is_users
 from foregrad.record.trace import Origin
 from foregrad.words.garbage import is_young
 
-ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
-_PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 _DEPTH = 5  # as many steps from a name
-_MOST_ITEMS, _MOST_BYTES = 1_000, 1_000_000
-_CONTAINERS = (list, dict, set, deque)
+_MOST_ITEMS = 1_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +73,7 @@ class Kept:
 
     @property
     def is_changed(self) -> bool:
-        return not _same(self.before, contents_of(self.value)) and self.was_there
+        return not same(self.before, contents_of(self.value)) and self.was_there
 
 
 class Outside:
@@ -95,13 +101,15 @@ class Outside:
         if names is None:
             return
         is_inner, self._num_begun = self._num_begun > 0, self._num_begun + 1
+        if not is_inner:
+            self.look_at("os.environ", os.environ, code)
         for name, value in list(frame.f_locals.items()):
             self._look(name, value, code, names, None, is_inner)
         for name in names.all:
             if name in variables:
                 self._look(name, variables[name], code, names, None, False)
         if names.assigned and (id(variables), code) not in self._kept:
-            read = _Variables(variables, names.assigned)
+            read = Variables(variables, names.assigned)
             self._kept[id(variables), code] = Kept("", read, read.read(), code, None, False, False)
 
     def _look(self, name: str, value: Any, code: CodeType, names: Names, holder: Kept | None, is_inner: bool) -> None:
@@ -109,7 +117,7 @@ class Outside:
         while waiting:
             name, value, holder, depth = waiting.pop()
             kind = type(value)
-            if not depth or kind in _PLAIN or issubclass(kind, _ELSEWHERE) or (id(code), id(value)) in self._looked:
+            if not depth or kind in PLAIN or issubclass(kind, _ELSEWHERE) or (id(code), id(value)) in self._looked:
                 continue
             if kind.__module__.startswith("foregrad.") or id(value) in self._elsewhere:
                 continue
@@ -124,7 +132,7 @@ class Outside:
 
     def different(self) -> list[Kept]:
         """What is not as it was, whether it was there before or not."""
-        return [kept for kept in self._kept.values() if not _same(kept.before, contents_of(kept.value))]
+        return [kept for kept in self._kept.values() if not same(kept.before, contents_of(kept.value))]
 
     def drawn(self) -> list[Kept]:
         """Generators of NumPy's that have moved."""
@@ -148,139 +156,8 @@ class Outside:
             put_back(kept.value, kept.before)
 
 
-@dataclass(frozen=True, eq=False)
-class _Variables:
-    """Variables of a module that code assigns."""
-
-    variables: dict[str, Any]
-    names: frozenset[str]
-
-    def read(self) -> dict[str, Any]:
-        return {name: self.variables[name] for name in self.names if name in self.variables}
-
-
 #: What holds code, is a tensor, or is looked after elsewhere.
 _ELSEWHERE = (torch.Tensor, ModuleType, CodeType, FrameType, torch.optim.Optimizer)
-
-
-def is_generator(kind: type) -> bool:
-    numpy = sys.modules.get("numpy.random")
-    return numpy is not None and issubclass(kind, (numpy.Generator, numpy.RandomState, numpy.BitGenerator))
-
-
-def _attributes(value: Any) -> dict[str, Any] | None:
-    """The attributes of an object of the user's."""
-    if isinstance(value, type):
-        return {k: v for k, v in vars(value).items() if k[:2] != "__"} if not _is_closed(value) else None
-    found = getattr(value, "__dict__", None) if _has_dict(type(value)) else None
-    if isinstance(found, dict) and _is_closed(type(value)):  # what a class of torch's keeps for itself
-        found = {key: one for key, one in found.items() if key[:1] != "_"}
-    slots = {name: getattr(value, name, ABSENT) for name in _slots(type(value))}
-    return {**found, **slots} if type(found) is dict else slots or None
-
-
-def _has_dict(kind: type) -> bool:
-    return kind.__dictoffset__ != 0
-
-
-def _slots(kind: type) -> list[str]:
-    named = [vars(one).get("__slots__", ()) for one in kind.__mro__]
-    return [name for names in named for name in ((names,) if isinstance(names, str) else names) if name[:2] != "__"]
-
-
-def _is_closed(kind: type) -> bool:
-    """Whether a class belongs to Python, torch or NumPy."""
-    top = kind.__module__.partition(".")[0]
-    return top in ("torch", "numpy", "foregrad") or (top in sys.stdlib_module_names and top != "__main__")
-
-
-def contents_of(value: Any) -> Any:
-    """A copy of what an object holds, one level deep."""
-    if isinstance(value, _Variables):
-        return value.read()
-    if isinstance(value, _CONTAINERS):
-        own = _attributes(value) if type(value) not in _CONTAINERS else None
-        return (type(value), dict(value) if isinstance(value, dict) else list(value), own)
-    if isinstance(value, CellType):
-        try:
-            return value.cell_contents
-        except ValueError:
-            return ABSENT
-    kind = type(value)
-    if kind.__module__.partition(".")[0] == "numpy":
-        return _of_numpy(value)
-    if _is_iterator(value):
-        return _of_iterator(value)
-    if issubclass(kind, (FunctionType, MethodType)):
-        return dict(vars(value)) if kind is FunctionType else ABSENT
-    found = _attributes(value)
-    return ABSENT if found is None else found
-
-
-def _is_iterator(value: Any) -> bool:
-    """Whether it is an iterator of Python's own, which keeps where it stands for itself."""
-    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
-
-
-def _of_iterator(value: Any) -> Any:
-    """Where an iterator stands, as far as it tells."""
-    if type(value) is itertools.count:
-        return repr(value)
-    left = operator.length_hint(value, -1)
-    if left >= 0:
-        return "left", left
-    inner = value.__reduce__()[1] if type(value) in (enumerate, zip, map, filter) else ()
-    return ("inside", *(_of_iterator(one) if _is_iterator(one) else id(one) for one in inner)) if inner else ABSENT
-
-
-def _of_numpy(value: Any) -> Any:
-    if is_generator(type(value)):
-        return value.get_state() if hasattr(value, "get_state") else getattr(value, "bit_generator", value).state
-    is_small = hasattr(value, "tobytes") and value.nbytes <= _MOST_BYTES and not value.dtype.hasobject
-    return (value.shape, value.dtype, value.tobytes()) if is_small else ABSENT
-
-
-def put_back(value: Any, before: Any) -> None:
-    """Give an object the contents that it had."""
-    if _is_iterator(value):
-        return  # what it has given is gone
-    if isinstance(value, CellType):
-        value.cell_contents = before
-    elif isinstance(value, _CONTAINERS):
-        value.clear()
-        _refill(value, before[1])
-    elif is_generator(type(value)):
-        if hasattr(value, "set_state"):
-            value.set_state(before)
-        else:
-            getattr(value, "bit_generator", value).state = before
-    elif hasattr(value, "tobytes"):
-        value[...] = numpy.frombuffer(before[2], before[1]).reshape(before[0])
-    else:
-        _put_attributes(value, before)
-
-
-def _refill(value: Any, contents: Any) -> None:
-    if isinstance(value, list | deque):
-        value.extend(contents)
-    else:
-        value.update(contents)
-
-
-def _put_attributes(value: Any, before: dict[str, Any]) -> None:
-    now = contents_of(value)
-    for key in dict.fromkeys([*before, *now]):
-        was = before.get(key, ABSENT)
-        if _same(was, now.get(key, ABSENT)):
-            continue
-        table = value.variables if isinstance(value, _Variables) else None
-        if table is None and not isinstance(value, type) and key not in _slots(type(value)):
-            table = vars(value)
-        if table is not None:
-            table.pop(key, None) if was is ABSENT else table.__setitem__(key, was)
-        else:
-            owner = type if isinstance(value, type) else object  # past methods of the class's own
-            owner.__delattr__(value, key) if was is ABSENT else owner.__setattr__(value, key, was)
 
 
 def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -298,33 +175,13 @@ def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, 
         if not is_library(value.__code__):
             yield from zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
         return
-    if not isinstance(value, (CellType, FunctionType, MethodType, type)) and not _is_closed(type(value)):
+    if not isinstance(value, (CellType, FunctionType, MethodType, type)) and not is_closed(type(value)):
         yield f"type({name})", type(value)
     if isinstance(value, torch.nn.Module):
         yield from ((f"{name}.{key}", one) for key, one in value._modules.items() if key in names)
-    found = _attributes(value) or {}
-    yield from ((f"{name}.{key}", one) for key, one in found.items() if key in names)
-
-
-def _same(before: Any, now: Any) -> bool:
-    """Whether two copies hold the same: plain values by their bits, other objects by what they are."""
-    if before is now:
-        return True
-    if type(before) is not type(now):
-        return False
-    if isinstance(before, _PLAIN):
-        return before == now if not isinstance(before, (float, complex)) else repr(before) == repr(now)
-    if isinstance(before, dict):
-        return list(map(_key, before)) == list(map(_key, now)) and all(_same(v, now[k]) for k, v in before.items())
-    if isinstance(before, numpy.ndarray):
-        return bool((before == now).all())
-    if isinstance(before, (list, tuple)):
-        return len(before) == len(now) and all(map(_same, before, now))
-    return False
-
-
-def _key(key: Any) -> Any:
-    return (type(key), key) if isinstance(key, _PLAIN) else id(key)
+    found = attributes(value) or {}
+    is_queue = type(value).__module__ == "queue"  # its methods, which are not looked at, read its attributes
+    yield from ((f"{name}.{key}", one) for key, one in found.items() if key in names or is_queue)
 
 
 def _in_words(kept: Kept) -> Iterator[Change]:
@@ -332,9 +189,9 @@ def _in_words(kept: Kept) -> Iterator[Change]:
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
             was, is_now = before.get(key, ABSENT), now.get(key, ABSENT)
-            if not _same(was, is_now):
+            if not same(was, is_now):
                 yield Change(f"{kept.name}.{key}".strip("."), f"{_was(was, is_now)} at {_line(kept.code, key)}")
-    elif isinstance(kept.value, _CONTAINERS):
+    elif isinstance(kept.value, CONTAINERS):
         yield Change(kept.name, f"{_was(before[1], now[1])} at {kept.line}")
     elif isinstance(before, tuple):
         yield Change(kept.name, f"has other contents at {kept.line}")
