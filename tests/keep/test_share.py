@@ -7,6 +7,7 @@ import pytest
 from tests.keep.share.starts import STARTS, start_twice
 
 SAMPLE = [
+    "workload mlp-small",
     "workload gpt",
     "example maml",
     "script in the manner of nanoGPT",

@@ -20,8 +20,8 @@ _FAKELIB = {
     "deep in a dict": _reached("r$n.DEEP['a']['a']['a']['a']['a']['a']['a']['a']['k'] = $e", "$o.deep(x)"),
     "subclasses": _reached("made$n = [type('Sub', (r$n.Base,), {}) for _ in range($e)]", "$o.sized(x)", both=False),
     "method of a subclass": _reached(
-        "v$n = $e\nclass Sub$n(r$n.Base):\n    def scale(self):\n        return v$n⟦¦ + 10⟧",
-        "Sub$n().run(x)",
+        "v$n = $e\nclass Sub$n(r$n.Base):\n    def scale(self):\n        return v$n⟦¦ + 10⟧\nr$n = Sub$n",
+        "$o().run(x)",
         both=False,
     ),
     "table of a metaclass": _reached("r$n.Meta.table['k'] = $e", "$o.configured(x)"),
@@ -59,7 +59,9 @@ _FAKELIB = {
         "$o.counted(x)",
         both=False,
     ),
-    "parameters of a function": _reached("v$n = $e\ndef g$n(a⟦¦, b, c⟧): ...", "$o.inspected(g$n, x)", both=False),
+    "parameters of a function": _reached(
+        "v$n = $e\ndef g$n(a⟦¦, b, c⟧): ...\nr$n = (r$n, g$n)", "$o[0].inspected($o[1], x)", both=False
+    ),
     "inspect itself": _reached(
         "import inspect\nv$n = $e\nclass S$n:\n    parameters = 'a' * v$n\ninspect.signature = lambda f: S$n",
         "$o.inspected(len, x)",
@@ -133,7 +135,7 @@ _TORCH = {
     ),
     "base of a class": _torch(
         "v$n = $e\nclass Mixin$n(torch.nn.ReLU):\n    def forward(self, x):\n        return x * v$n\ntorch.nn.ReLU6.__bases__ = (Mixin$n,)\ndel torch.nn.ReLU6.__init__",
-        "torch.nn.Module.__call__(Mixin$n(), x)",
+        "torch.nn.ReLU6.__bases__[0]()(x)",
     ),
     "optimizer class": _torch(
         "torch.optim.SGD.scale = $e", "torch.optim.SGD.scale", change="torch.optim.SGD.scale = $e"
@@ -152,23 +154,25 @@ _TORCH = {
     ),
     "norm of numpy": _torch(
         "v$n = $e\nold$n = numpy.sum\nnumpy.sum = lambda *a, **k: old$n(*a, **k) * v$n",
-        "int(numpy.sum([1, 2]))",
+        "int(__import__('numpy').sum([1, 2]))",
         "import numpy\n",
     ),
     "method of a class of the standard library": _torch(
         "v$n = $e\ncollections.Counter.total = lambda self: v$n",
-        "collections.Counter('aa').total()",
+        "__import__('collections').Counter('aa').total()",
         "import collections\n",
     ),
     "function that another calls": _torch(
         "v$n = $e\ntextwrap.dedent = lambda text: 'a' * v$n",
-        "len(inspect.cleandoc('a')) + len(textwrap.dedent('b'))",
+        "len(__import__('textwrap').dedent('b'))",
         "import textwrap, inspect\n",
     ),
     "constant of a module": _torch(
-        "heapq.LIMIT = $e", "heapq.LIMIT", "import heapq\n", "import heapq\nheapq.LIMIT = $e"
+        "heapq.LIMIT = $e", "__import__('heapq').LIMIT", "import heapq\n", "import heapq\nheapq.LIMIT = $e"
     ),
-    "abstract number": _torch("v$n = $e\nnumbers.Integral.scale = v$n", "numbers.Integral.scale", "import numbers\n"),
+    "abstract number": _torch(
+        "v$n = $e\nnumbers.Integral.scale = v$n", "__import__('numbers').Integral.scale", "import numbers\n"
+    ),
 }
 
 REACHED = {
