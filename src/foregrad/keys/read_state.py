@@ -9,7 +9,6 @@ same everywhere goes the same way, so its program holds.
 from __future__ import annotations
 
 import functools
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from types import ModuleType
@@ -54,8 +53,6 @@ def read_state(
         for place, value in teller.foreign.items():  # met in containers of libraries
             look_or_doubt(walk, place, functools.partial(show_foreign, walk, value, place))
         code = finish(walk, is_whole=False)
-    if "argv" in reads.names:  # of `sys`, which is left out
-        told.append(Ingredient.of(f"{READ}sys.argv", repr(sys.argv)))
     doubts = [f"{name} is {why}" for name, why in reached.frozen.items()]
     return Sources(Key((*told, *code.key.ingredients)), (*doubts, *teller.doubts, *code.unsure))
 
