@@ -216,7 +216,8 @@ NUMBERS = {
         "(4 if issubclass(int, $o) else 5)",
     ),
     "subclasses": _number(
-        "class B$n: ...\nclass C$n(B$n): ...\n⟦pass¦class D$n(B$n): ...⟧\nv$n = $e\no$n = B$n",
+        "class B$n: ...\nclass C$n(B$n): ...\n⟦pass¦class D$n(B$n): ...⟧\nv$n = $e\no$n = B$n\n"
+        "B$n.alive = B$n.__subclasses__()",
         "len($o.__subclasses__())",
     ),
     "copier": _number(
