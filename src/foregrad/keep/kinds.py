@@ -36,7 +36,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     ),
     "Reads": (
         "record.executed",
-        ("names", "globals", "tables", "executed", "computed", "computed_in_libraries", "tested"),
+        ("names", "globals", "tables", "executed", "computed", "computed_in_libraries", "tested", "looks_around"),
     ),
     "Replay": ("functionalize.replay", ("op",)),
     "SamePattern": ("runtime.overlap", ("pattern",)),

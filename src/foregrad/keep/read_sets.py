@@ -51,6 +51,7 @@ def ingredient_of(reads: Reads) -> Ingredient:
     return Ingredient.of(f"{READ}by name", text, f"{len(reads.executed)} functions ran")
 
 
+_FLAGS = ("computed", "computed_in_libraries", "looks_around")
 _SETS = ("names", "tables", "executed", "tested")
 
 
@@ -58,17 +59,15 @@ def _as_json(reads: Reads) -> dict[str, Any]:
     return {
         **{name: sorted(getattr(reads, name)) for name in _SETS},
         "globals": sorted([module, sorted(names)] for module, names in reads.globals),
-        "computed": reads.computed,
-        "computed_in_libraries": reads.computed_in_libraries,
+        **{name: getattr(reads, name) for name in _FLAGS},
     }
 
 
 def _from_json(data: Any) -> Reads:
-    if not isinstance(data, dict) or {*data} != {*_SETS, "globals", "computed", "computed_in_libraries"}:
+    if not isinstance(data, dict) or {*data} != {*_SETS, *_FLAGS, "globals"}:
         raise CorruptArtifact("a set of names has other fields")
+    fields: dict[str, Any] = {name: frozenset(map(str, data[name])) for name in _SETS}
+    fields |= {name: bool(data[name]) for name in _FLAGS}
     return Reads(
-        **{name: frozenset(map(str, data[name])) for name in _SETS},
-        globals=tuple((str(module), frozenset(map(str, names))) for module, names in data["globals"]),
-        computed=bool(data["computed"]),
-        computed_in_libraries=bool(data["computed_in_libraries"]),
+        globals=tuple((str(module), frozenset(map(str, names))) for module, names in data["globals"]), **fields
     )

@@ -54,6 +54,8 @@ def read_state(
             look_or_doubt(walk, place, functools.partial(show_foreign, walk, value, place))
         code = finish(walk, is_whole=False)
     doubts = [f"{name} is {why}" for name, why in reached.frozen.items()]
+    if reads.looks_around:
+        doubts.append("code of a library that it calls looks into sys.modules, or at the variables of its callers")
     return Sources(Key((*told, *code.key.ingredients)), (*doubts, *teller.doubts, *code.unsure))
 
 
@@ -69,7 +71,11 @@ class _Told:
     def ingredients(self) -> list[Ingredient]:
         found = []
         for holder in self._holders:
-            lines = self._lines(holder)
+            try:
+                lines = self._lines(holder)
+            except Exception as error:  # noqa: BLE001  objects of users may do anything when they are looked at
+                self.teller.doubts[f"{self._names[id(holder)]} cannot be looked at: {error}"] = None
+                continue
             if lines:
                 text = "\n".join(lines)
                 shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} ..."

@@ -142,6 +142,10 @@ class Teller:
         inner = _inner(value)
         if inner is not value:
             return f"{kind.__name__} of {self.tell(inner, place, depth + 1)}"
+        if issubclass(kind, np.ma.MaskedArray):
+            held = getattr(value, "_fill_value", None)  # what is asked for as `fill_value` is written when it is read
+            parts = (np.asarray(value.data), np.asarray(value.mask), None if held is None else np.asarray(held))
+            return f"masked {' '.join(self.tell(one, place, depth + 1) for one in parts)}"
         if issubclass(kind, np.ndarray):
             return f"array {value.dtype} {value.shape} {_digest(np.ascontiguousarray(value).tobytes())}"
         if issubclass(kind, np.generic):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import torch
 
-from foregrad.record.names import names_in
+from foregrad.record.names import Names, names_in
 
 Profile = Callable[[FrameType, str, Any], Any]
 
@@ -34,6 +34,7 @@ class Reads:
     computed: bool  # code of the user's computed names of attributes
     computed_in_libraries: bool
     tested: frozenset[str] = frozenset()  # names of sets, if all that was asked is what is in them
+    looks_around: bool = False  # code of a library looked into `sys.modules`, or at variables of its callers
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,14 @@ class Executed:
                 names.computes and is_library(code) and not is_torchs(code) for code, names, _ in every
             ),
             tested=asked.difference(*(names.used for _, names, _ in every)),
+            looks_around=any(_looks_around(names) for code, names, _ in every if not is_of_python(code)),
         )
+
+
+def _looks_around(names: Names) -> bool:
+    if names.attributes & {"f_globals", "f_locals"}:
+        return True
+    return "modules" in names.attributes and "sys" in names.globals
 
 
 def key_of(code: CodeType, variables: dict[str, Any]) -> str:
@@ -165,6 +173,8 @@ _LIBRARIES = tuple(
     }
 )
 
+_INSTALLED = tuple(_folder(sysconfig.get_paths()[name]) for name in ("purelib", "platlib"))
+
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 #: How torch finds a mode, and takes ops to it.
@@ -181,6 +191,12 @@ def is_ours(code: CodeType) -> bool:
 
 def is_torchs(code: CodeType) -> bool:
     return code.co_filename.startswith(_TORCH)
+
+
+def is_of_python(code: CodeType) -> bool:
+    """Whether code belongs to torch or to Python itself."""
+    file = code.co_filename
+    return is_torchs(code) or (is_library_file(file) and not file.startswith(_INSTALLED))
 
 
 def is_library(code: CodeType) -> bool:

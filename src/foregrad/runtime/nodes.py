@@ -347,7 +347,8 @@ def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _array(array: Any) -> Any:
-    return array.dtype, array.shape, array.tobytes()
+    mask = numpy.asarray(array.mask).tobytes() if isinstance(array, numpy.ma.MaskedArray) else b""
+    return array.dtype, array.shape, array.tobytes(), mask
 
 
 def _text(value: Any) -> str:
