@@ -1,4 +1,4 @@
-"""Loaded: modules that captures and compilers have loaded, and that nobody has changed since.
+"""Loaded: modules of libraries that captures and compilers have loaded, and that nobody has changed since.
 
 A process which finds its programs in a cache does not load them. So what is in them is in no key, nor what they have
 put into others when they were loaded.
@@ -11,6 +11,8 @@ import threading
 from types import ModuleType
 from typing import Any
 
+from foregrad.keys.libraries import library_of
+
 _lock = threading.Lock()
 _known: dict[str, tuple[Any, ...]] = {}  # by the name of a module: the values of its variables, when it was loaded
 
@@ -19,7 +21,8 @@ def note_loaded(before: frozenset[str]) -> None:
     """Take the modules that are there now, and were not before, for the work of captures."""
     with _lock:
         for name, module in list(sys.modules.items()):
-            if name not in before and name not in _known and issubclass(type(module), ModuleType):
+            is_new = name not in before and name not in _known and issubclass(type(module), ModuleType)
+            if is_new and library_of(name) is not None:
                 _known[name] = tuple(vars(module).values())
 
 
