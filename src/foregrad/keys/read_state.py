@@ -16,10 +16,10 @@ from typing import Any
 
 from foregrad.keys.classes import show_foreign
 from foregrad.keys.excluded import VARIABLES_LEFT_OUT, boundary_around
+from foregrad.keys.fingerprints import Fingerprints
 from foregrad.keys.ingredients import READ, Ingredient, Key
 from foregrad.keys.loaded import loaded_by_captures
 from foregrad.keys.sources import SHOWERS, Sources, finish, look_or_doubt
-from foregrad.keys.told import Teller
 from foregrad.keys.walk import Walk
 from foregrad.record.executed import Reads
 from foregrad.runtime.comparable import objects_in
@@ -47,23 +47,23 @@ def read_state(
         arguments = objects_in({"args": args, **kwargs})
         loaded = loaded_by_captures()
         reached = again.reach(again.scopes(), Tensors(), arguments, boundary_around(loaded))
-        teller = Teller(reached.asked, loaded)
-        told = _Told(reached, teller).ingredients()
+        prints = Fingerprints(reached.asked, loaded)
+        told = _Holders(reached, prints).ingredients()
         walk = Walk(SHOWERS, declared=state, prefix=READ)
-        for place, value in teller.foreign.items():  # met in containers of libraries
+        for place, value in prints.foreign.items():  # met in containers of libraries
             look_or_doubt(walk, place, functools.partial(show_foreign, walk, value, place))
         code = finish(walk, is_whole=False)
     doubts = [f"{name} is {why}" for name, why in reached.frozen.items()]
     if reads.looks_around:
         doubts.append("code of a library that it calls looks into sys.modules, or at the variables of its callers")
-    return Sources(Key((*told, *code.key.ingredients)), (*doubts, *teller.doubts, *code.unsure))
+    return Sources(Key((*told, *code.key.ingredients)), (*doubts, *prints.doubts, *code.unsure))
 
 
-class _Told:
+class _Holders:
     """The texts of all holders of a walk: each by a name of its own, others in it by their names."""
 
-    def __init__(self, reached: Reached, teller: Teller) -> None:
-        self.teller = teller
+    def __init__(self, reached: Reached, prints: Fingerprints) -> None:
+        self.prints = prints
         self._tested = reached.reads.tested
         self._holders = [one for one in reached.holders if isinstance(one, Holder)]
         self._names = dict(zip(map(id, self._holders), _distinct(map(_name, self._holders)), strict=True))
@@ -74,7 +74,7 @@ class _Told:
             try:
                 lines = self._lines(holder)
             except Exception as error:  # noqa: BLE001  objects of users may do anything when they are looked at
-                self.teller.doubts[f"{self._names[id(holder)]} cannot be looked at: {error}"] = None
+                self.prints.doubts[f"{self._names[id(holder)]} cannot be looked at: {error}"] = None
                 continue
             if lines:
                 text = "\n".join(lines)
@@ -87,9 +87,9 @@ class _Told:
             return self._attributes(holder)
         name = self._names[id(holder)]
         told = [self._child(one, f"{name}[{place}]") for place, one in enumerate(holder.children)]
-        kind = self.teller.tell(type(holder.live), f"type of {name}")
+        kind = self.prints.of(type(holder.live), f"type of {name}")
         if isinstance(holder, Entries):
-            keys = [self.teller.tell(key, f"key of {name}") for key in holder.keys]
+            keys = [self.prints.of(key, f"key of {name}") for key in holder.keys]
             told = [f"{key}: {value}" for key, value in zip(keys, told, strict=True)]
         elif not isinstance(holder, Items):
             kind = ""
@@ -103,7 +103,7 @@ class _Told:
         pairs = [
             (key, one)
             for key, one in zip(holder.keys, holder.children, strict=True)
-            if key not in left_out and not _is_part_of(home, key, one) and not self.teller.is_left_out(one.live)
+            if key not in left_out and not _is_part_of(home, key, one) and not self.prints.is_left_out(one.live)
         ]
         return [f"{key} = {self._child(one, f'{self._names[id(holder)]}.{key}')}" for key, one in pairs]
 
@@ -111,8 +111,8 @@ class _Told:
         if isinstance(node, Holder):
             return f"-> {self._names[id(node)]}"
         if isinstance(node, TensorNode):
-            return self.teller.tensor(node.look)
-        return self.teller.tell(node.live, place)
+            return self.prints.tensor(node.look)
+        return self.prints.of(node.live, place)
 
 
 def _is_part_of(home: str, key: str, node: Node) -> bool:

@@ -1,4 +1,7 @@
-"""What single objects are, as texts that say the same in every process: functions by their code, classes by name."""
+"""Fingerprints of Python objects: texts that are equal in two processes if the objects are, whatever their addresses.
+
+Functions go by their code and defaults, classes by name, containers by their items, arrays by their bytes.
+"""
 
 from __future__ import annotations
 
@@ -43,18 +46,18 @@ _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _ALIASES = (types.GenericAlias, types.UnionType)
 
 
-class Teller:
-    """Tells objects. What of the user's is met inside of libraries is set aside, to be looked at in full."""
+class Fingerprints:
+    """Fingerprints of objects. User code found inside of libraries is set aside, to be looked at in full."""
 
     def __init__(self, asked: frozenset[str], left_out: frozenset[str] = frozenset()) -> None:
         self.asked = asked  # names of attributes that code asks for
-        self._left_out = left_out  # modules, of which nothing is told
+        self._left_out = left_out  # modules whose objects are not part of a key
         self.foreign: dict[str, Any] = {}  # by place
         self.doubts: dict[str, None] = {}
         self._num_items = 0
 
-    def tell(self, value: Any, place: str, depth: int = 0) -> str:
-        """An object; `place` is where it is kept."""
+    def of(self, value: Any, place: str, depth: int = 0) -> str:
+        """The fingerprint of an object; `place` is where it is kept."""
         kind = type(value)
         if kind in VALUES:
             return _plain(value)
@@ -90,7 +93,7 @@ class Teller:
         return bool(kind.__flags__ & (1 << 9)) and library_of(kind.__module__) is None
 
     def is_left_out(self, value: Any) -> bool:
-        """Whether something belongs to a module of which nothing is told."""
+        """Whether an object belongs to a module that is not part of a key."""
         if not self._left_out or type(value) in VALUES:
             return False
         inner = _inner(value)
@@ -113,7 +116,7 @@ class Teller:
     def _function(self, value: Any, place: str, depth: int) -> str:
         function = undisabled(original_of(value))
         defaults = (function.__defaults__, function.__kwdefaults__)
-        given = [self.tell(one, f"defaults of {place}", depth + 1) for one in defaults if one]
+        given = [self.of(one, f"defaults of {place}", depth + 1) for one in defaults if one]
         name = f"{function.__module__}.{function.__qualname__}"
         return " ".join(["function", name, known_digest(function.__code__), *given])
 
@@ -136,42 +139,38 @@ class Teller:
     def _item(self, value: Any, place: str, depth: int) -> str:
         if type(value) not in VALUES and self.is_foreign(value):
             self.foreign.setdefault(place, value)
-        return self.tell(value, place, depth + 1)
+        return self.of(value, place, depth + 1)
 
     def _object(self, value: Any, kind: type, place: str, depth: int) -> str:
         inner = _inner(value)
         if inner is not value:
-            return f"{kind.__name__} of {self.tell(inner, place, depth + 1)}"
+            return f"{kind.__name__} of {self.of(inner, place, depth + 1)}"
         if issubclass(kind, np.ma.MaskedArray):
             held = getattr(value, "_fill_value", None)  # what is asked for as `fill_value` is written when it is read
             parts = (np.asarray(value.data), np.asarray(value.mask), None if held is None else np.asarray(held))
-            return f"masked {' '.join(self.tell(one, place, depth + 1) for one in parts)}"
+            return f"masked {' '.join(self.of(one, place, depth + 1) for one in parts)}"
         if issubclass(kind, np.ndarray):
             return f"array {value.dtype} {value.shape} {_digest(np.ascontiguousarray(value).tobytes())}"
         if issubclass(kind, np.generic):
             return f"{value.dtype} {value.tobytes().hex()}"
         if issubclass(kind, BuiltinFunctionType):
             owner = value.__self__
-            of = (
-                "" if isinstance(owner, (ModuleType, type, type(None))) else f" of {self.tell(owner, place, depth + 1)}"
-            )
+            of = "" if isinstance(owner, (ModuleType, type, type(None))) else f" of {self.of(owner, place, depth + 1)}"
             return f"builtin {value.__module__}.{value.__qualname__}{of}"
         if issubclass(kind, _IN_C):
             owner = getattr(value, "__objclass__", None)
             return f"{kind.__name__} {getattr(owner, '__qualname__', '')}.{value.__name__}"
         if issubclass(kind, functools.partial):
             parts = (value.func, value.args, value.keywords)
-            return f"partial {' '.join(self.tell(one, place, depth + 1) for one in parts)}"
+            return f"partial {' '.join(self.of(one, place, depth + 1) for one in parts)}"
         if issubclass(kind, (OpOverload, OpOverloadPacket, HigherOrderOperator)):
             return f"op {value}"
         if issubclass(kind, _GETTERS):
-            return f"{kind.__name__} {self.tell(value.__reduce__()[1], place, depth + 1)}"
+            return f"{kind.__name__} {self.of(value.__reduce__()[1], place, depth + 1)}"
         if issubclass(kind, enum.Enum):
             return f"{kind.__module__}.{kind.__qualname__}.{value.name}"
         if issubclass(kind, _ALIASES):
-            return (
-                f"{kind.__name__} {self.tell((getattr(value, '__origin__', None), value.__args__), place, depth + 1)}"
-            )
+            return f"{kind.__name__} {self.of((getattr(value, '__origin__', None), value.__args__), place, depth + 1)}"
         if issubclass(kind, logging.Logger):
             return f"logger {value.name} {value.level} {value.disabled} {value.propagate}"
         if value is ABSENT:
