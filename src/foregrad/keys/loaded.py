@@ -7,29 +7,25 @@ put into others when they were loaded.
 from __future__ import annotations
 
 import sys
-import threading
 from types import ModuleType
 from typing import Any
 
 from foregrad.keys.libraries import library_of
 
-_lock = threading.Lock()
 _known: dict[str, tuple[Any, ...]] = {}  # by the name of a module: the values of its variables, when it was loaded
 
 
 def note_loaded(before: frozenset[str]) -> None:
     """Take the modules that are there now, and were not before, for the work of captures."""
-    with _lock:
-        for name, module in list(sys.modules.items()):
-            is_new = name not in before and name not in _known and issubclass(type(module), ModuleType)
-            if is_new and library_of(name) is not None:
-                _known[name] = tuple(vars(module).values())
+    for name, module in list(sys.modules.items()):
+        is_new = name not in before and name not in _known and issubclass(type(module), ModuleType)
+        if is_new and library_of(name) is not None:
+            _known[name] = tuple(vars(module).values())
 
 
 def loaded_by_captures() -> frozenset[str]:
     """Modules that captures have loaded, with the variables that they had then."""
-    with _lock:
-        return frozenset(name for name, values in _known.items() if _is_same(sys.modules.get(name), values))
+    return frozenset(name for name, values in list(_known.items()) if _is_same(sys.modules.get(name), values))
 
 
 def _is_same(module: Any, values: tuple[Any, ...]) -> bool:
