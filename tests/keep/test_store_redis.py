@@ -6,13 +6,14 @@ import threading
 import time
 
 import pytest
+import redis
 
 import foregrad as fg
 from foregrad.entries.container import pack
 from foregrad.entries.trust import SharedKey
 from foregrad.keep.catalog import catalog
 from foregrad.store import claim as claims
-from foregrad.store import guarded
+from foregrad.store import guarded, redis_layer
 from foregrad.store.layer import Hit, Miss
 from foregrad.store.seal import PLAIN, Seal
 from tests.keep.claimants import code_of, fork, kill, until
@@ -178,7 +179,10 @@ def test_of_many_processes_one_makes_the_entry(server, tmp_path):
         assert client.keys("*lease") == []
 
 
-def test_a_killed_owner_is_noticed_at_once(remote, server, client):
+def test_a_killed_owner_is_noticed_before_its_lease_runs_out(remote, server, client, monkeypatch):
+    for module in (claims, redis_layer):
+        monkeypatch.setattr(module, "LEASE_SECONDS", 600.0)
+
     def work():
         with fg.Cache(server.url, key=SECRET).claim(KEY):
             time.sleep(600)
@@ -186,18 +190,14 @@ def test_a_killed_owner_is_noticed_at_once(remote, server, client):
     owner = fork(work)
     until(lambda: client.exists(name() + ":lease"))
     kill(owner)
-    began = time.monotonic()
     with remote.claim(KEY, timeout=60) as claim:
         assert claim.reason == "the lease is ours"
-    assert time.monotonic() - began < 2
 
 
 def test_the_lease_of_an_owner_elsewhere_runs_out_by_itself(remote, client):
     client.set(name() + ":lease", "another-boot 1 0123 elsewhere", px=400)
-    began = time.monotonic()
     with remote.claim(KEY, timeout=60) as claim:
         assert claim.reason == "the lease is ours"
-    assert 0.3 < time.monotonic() - began < 5
 
 
 def test_a_lease_is_renewed_while_its_owner_works(remote, client, monkeypatch):
@@ -216,17 +216,19 @@ def test_a_lease_that_was_taken_over_is_not_the_first_owner_s_to_end(remote, cli
 # A server that goes away
 
 
-def test_no_server_costs_one_warning_and_no_time(tmp_path, server, caplog):
+def test_no_server_costs_one_warning_and_one_attempt(tmp_path, server, caplog, monkeypatch):
     server.kill()
+    attempts, connect = [], redis.Connection.connect
+    monkeypatch.setattr(redis.Connection, "connect", lambda self: attempts.append(1) or connect(self))
+    monkeypatch.setattr(guarded, "_REST_SECONDS", 3600.0)
     cache = fg.Cache([tmp_path / "local", server.url], key=SECRET)
-    began = time.monotonic()
     for _ in range(50):
         assert cache.get(KEY).kind == "unreachable"
         cache.put(OTHER, DATA)
         assert cache.get(OTHER).data == DATA
     with cache.claim(KEY) as claim:
         assert claim.reason == "the lease is ours"  # that of the folder
-    assert time.monotonic() - began < 5
+    assert len(attempts) == 1
     assert len(caplog.records) == 1
 
 
@@ -235,9 +237,7 @@ def test_a_server_that_hangs_is_given_up_soon(tmp_path, server, client, monkeypa
     sleeper = threading.Thread(target=lambda: client.execute_command("DEBUG", "SLEEP", "2"))
     sleeper.start()
     time.sleep(0.1)
-    began = time.monotonic()
-    assert cache.get(KEY).kind == "unreachable"
-    assert time.monotonic() - began < 1.5
+    assert cache.get(KEY).kind == "unreachable"  # who waits for it is told that there is no such entry
     sleeper.join()
 
 
