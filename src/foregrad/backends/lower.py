@@ -38,7 +38,8 @@ def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]])
     mode = fake_mode()
     with mode:
         inputs = [_empty(n.meta["spec"]) for n in module.graph.nodes if n.op == "placeholder"]
-        graph = trace_decomposed(module, inputs, decompositions)
+        run = fx.Interpreter(module).run  # to call the module would run the user's hooks of all modules
+        graph = trace_decomposed(run, inputs, decompositions)
     _keep_layouts(module.graph, graph.graph, mode)
     _check_pure(graph.graph)
     return Lowered(graph, inputs, constants, mode)
