@@ -789,6 +789,8 @@ ONE_TENSOR_TWICE = {
         x, torch.ones(1), torch.ones(1), x, x, x, x, 0.5, 0, 255, -1
     ),
     "addmm_": lambda x: x.addmm_(x, x),
+    "addmm": lambda x: torch.addmm(x, x, torch.ones(3, 3), out=x),
+    "cumsum into a part": lambda x: torch.cumsum(x[:2], 0, out=x[1:]),
     "a permutation of itself": lambda x: x.index_copy_(0, torch.arange(x.shape[0]).flip(0), x),
     "foreach": lambda x: torch._foreach_add_([x, x], 1.0),
     "foreach of a view": lambda x: torch._foreach_add_([x, x[0]], 1.0),
@@ -803,6 +805,46 @@ def test_one_tensor_as_several_arguments_of_an_op_that_writes_to_it_is_refused(n
     with pytest.raises(fg.CaptureError, match=r"an op (writes|reads)"):
         compiled(ONE_TENSOR_TWICE[name])(x)
     assert torch.equal(x, before)
+
+
+IN_PLACE_BY_OUT = {
+    "addmm": lambda x: torch.addmm(x, torch.ones(3, 2), torch.ones(2, 3), alpha=-1, out=x),
+    "baddbmm": lambda x: torch.baddbmm(x[None], torch.ones(1, 3, 2), torch.ones(1, 2, 3), out=x[None]),
+    "cumsum": lambda x: torch.cumsum(x, 0, out=x),
+    "index_add": lambda x: torch.index_add(x, 0, torch.tensor([0, 0]), torch.ones(2, 3), out=x),
+    "a part": lambda x: torch.addmm(x[1:], torch.ones(2, 2), torch.ones(2, 3), out=x[1:]),
+}
+
+
+@pytest.mark.parametrize("name", IN_PLACE_BY_OUT)
+def test_an_op_that_has_a_form_in_place_writes_its_result_over_its_first_argument(name):
+    assert_same(IN_PLACE_BY_OUT[name], lambda: (torch.arange(9.0).reshape(3, 3),))
+
+
+def test_a_linear_cross_entropy_in_chunks():
+    functional, options = torch.nn.functional, torch.nn.LinearCrossEntropyOptions(batch_chunk_size=2)
+
+    def loss(x, weight):
+        target = torch.tensor([0, 2, 1, 3])
+        return functional.linear_cross_entropy(x, weight, target, reduction="none", options=options)
+
+    assert_same(loss, lambda: (leaf(4, 3), leaf(4, 3)), without=("_version",))  # torch's kernel writes to its result
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda x: x.index_put_((torch.tensor([0, -1]),), x),
+        lambda x: x.index_add_(0, torch.arange(0), x),
+        lambda x: x.scatter_(0, torch.arange(0), x),
+        lambda x: x.put_(torch.arange(0), x),
+    ],
+)
+def test_one_tensor_without_elements_as_several_arguments_is_refused_as_by_eager(write):
+    with pytest.raises(RuntimeError, match="single memory location"):
+        write(torch.ones(0))
+    with pytest.raises(fg.CaptureError, match="another argument of it too"):
+        compiled(write)(torch.ones(0))
 
 
 @pytest.mark.parametrize("write", [lambda x: x.add_(x), lambda x: x.lerp_(x, 0.5), lambda x: x.copy_(x)])

@@ -97,6 +97,18 @@ def _takes_lists(func: OpOverload) -> bool:
     return func._schema.name.split("::")[-1].startswith(("_foreach_", "_fused_s", "_fused_a"))
 
 
+def _is_in_place(op: Op, target: Alias) -> bool:
+    """Whether an op writes its result, as `out=`, over its first argument, as its form in place does."""
+    first = aliases_in(op.args[:1])
+    is_over_it = [a.storage for a in first] == [target.storage] and first[0].geometry == target.geometry
+    return is_over_it and writes_out(op.func) and has_in_place(op.func)
+
+
+def _refuses_itself(func: OpOverload) -> bool:
+    """Whether eager refuses that an op writes to a tensor and takes it too, even if it has no elements."""
+    return func._schema.name.split("::")[-1].startswith(("index_", "_index_put", "scatter_", "put_"))
+
+
 def depends_on_order(op: Op) -> str | None:
     """What makes the outcome of a write depend on the order in which elements are visited, if anything does."""
     arguments = aliases_in(op.args) + aliases_in(list(op.kwargs.values()))
@@ -110,8 +122,9 @@ def depends_on_order(op: Op) -> str | None:
         if sum(1 for a in op.writes if a.storage is target.storage and share_elements(a, target)) > 1:
             return "an op writes to one tensor as two of its arguments"
         if not is_pointwise(op.func) and op.func not in _ELEMENT_BY_ELEMENT and not _takes_lists(op.func):
-            same = [a for a in arguments if a.storage is target.storage and share_elements(a, target)]
-            if len(same) > 1:
+            beside = [a for a in arguments if a.storage is target.storage]
+            same = [a for a in beside if share_elements(a, target) or (a is target and _refuses_itself(op.func))]
+            if len(same) > (2 if _is_in_place(op, target) else 1):
                 return "an op writes to an argument that is another argument of it too"
         others = [a for a in arguments if a.storage is target.storage and a.geometry != target.geometry]
         if any(share_elements(target, other) for other in others):
