@@ -18,8 +18,9 @@ from foregrad.keep.warm import Origin
 from foregrad.program.program import Program
 from foregrad.record.given import Edits
 from foregrad.regions.regions import region_notes
+from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.call import CallWriter
-from foregrad.runtime.guards import Assumptions, GuardWriter
+from foregrad.runtime.guards import GuardWriter
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.miss import MISS, PYTHON
 from foregrad.runtime.source import Source

@@ -19,6 +19,17 @@ from foregrad.words.size import Formula, Size, frozen
 #: Numbers of torch's that stand for others.
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
+#: How Python asks for sizes.
+SHAPES = {
+    torch.Tensor.shape.__get__,  # type: ignore[attr-defined]
+    torch.Tensor.size,
+    torch.Tensor.stride,
+    torch.Tensor.numel,
+    torch.Tensor.nelement,
+    torch.Tensor.storage_offset,
+    torch.numel,
+}
+
 _EXACT = {operator.add, operator.sub, operator.mul, operator.floordiv, operator.mod}
 
 

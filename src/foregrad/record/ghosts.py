@@ -79,6 +79,12 @@ _METADATA_OPS = {
 #: Those of them that may change how much memory there is.
 RESIZES = {aten.resize_.default, aten.resize_as_.default}
 
+#: Ops whose results are views though their schema says otherwise, and those that do the same and say so.
+SAYS_NO_VIEW = {
+    aten.unsafe_split.Tensor: aten.split.Tensor,
+    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
+}
+
 #: Fused optimizers write to the gradients, their second argument, only if they are told to scale them.
 _SCALE_GRADIENTS = {getattr(op, overload) for op in FUSED_OPTIMIZERS.values() for overload in ("default", "tensor_lr")}
 

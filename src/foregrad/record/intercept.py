@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from foregrad.errors import CaptureError
 from foregrad.record.clocks import Moment
 from foregrad.record.devices import ASKS
-from foregrad.record.faces import faced
+from foregrad.record.faces import SHAPES, faced
 from foregrad.record.frames import user_frame
 from foregrad.record.ghosts import written
 from foregrad.record.grads import Grads
@@ -321,17 +321,6 @@ _CHECKS = {
     torch.nn.functional.gaussian_nll_loss: {torch.ops.aten.any.default: False},
     torch.cov: _COV,
     Tensor.cov: _COV,
-}
-
-#: How Python asks for sizes.
-SHAPES = {
-    Tensor.shape.__get__,  # type: ignore[attr-defined]
-    Tensor.size,
-    Tensor.stride,
-    Tensor.numel,
-    Tensor.nelement,
-    Tensor.storage_offset,
-    torch.numel,
 }
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {

@@ -14,7 +14,7 @@ from foregrad.record.draws import Draws
 from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
-from foregrad.record.ghosts import RESIZES, Kind, kind_of, make, written
+from foregrad.record.ghosts import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
 from foregrad.record.impure import draws, generator_in
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
@@ -57,12 +57,6 @@ _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.e
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
 _SKIPPED = {"prim", "profiler"}  # namespaces of ops that compute nothing
 _SETS = {getattr(aten.set_, overload) for overload in aten.set_.overloads()}
-
-#: Ops whose results are views though their schema says otherwise, and those that do the same and say so.
-_SAYS_NO_VIEW = {
-    aten.unsafe_split.Tensor: aten.split.Tensor,
-    aten.unsafe_split_with_sizes.default: aten.split_with_sizes.default,
-}
 
 
 class Recorder(Tensors, TorchDispatchMode):
@@ -150,7 +144,7 @@ class Recorder(Tensors, TorchDispatchMode):
         if composite is not None:  # autograd is off altogether, or above a tensor that wraps others
             with self:
                 return composite(*args, **kwargs)
-        func = _SAYS_NO_VIEW.get(func) or waited(func, self.module)
+        func = SAYS_NO_VIEW.get(func) or waited(func, self.module)
         kind = kind_of(func)
         given: list[torch.Tensor] = []
         key: list[Any] = [func]

@@ -5,63 +5,31 @@ A guard that fails makes the call return `MISS`; then another program is tried, 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from itertools import combinations
 from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
 
-from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted
-from foregrad.record.numbers import Expression
-from foregrad.record.sizes import Sizes
 from foregrad.record.wrapped import Outer
+from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.comparable import PLAIN, can_compare
-from foregrad.runtime.locate import Location, Variable
+from foregrad.runtime.locate import Variable
 from foregrad.runtime.miss import PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern
-from foregrad.runtime.python_guard import PythonGuard
-from foregrad.runtime.reach import PythonReads
 from foregrad.runtime.reasons import check, one_line
-from foregrad.runtime.same import Free, SameState, SameTensors, same_tensors
+from foregrad.runtime.same import SameState, SameTensors, free_dims, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
 from foregrad.words.history import attributes_of, gets_no_gradient, leads_nowhere, shares_version
-from foregrad.words.size import Size
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
-
-
-@dataclass(frozen=True, eq=False)
-class Assumptions:
-    """Everything that a capture relied on, apart from the code itself."""
-
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    names: tuple[str, ...]  # of arguments, in their order
-    lifted: tuple[Lifted, ...]
-    outer: tuple[Outer, ...]  # inputs that wrap others
-    locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
-    modules: tuple[torch.nn.Module, ...]  # modules that the function called
-    path: Callable[[torch.nn.Module], str]  # of such a module
-    python: PythonGuard  # of what it read in Python
-    python_again: PythonReads  # how to make that again
-    variables: tuple[Variable, ...]  # variables of the function's closure
-    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
-    checks_overlap: bool  # the program writes to inputs
-    offset_sensitive: frozenset[int]
-    grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
-    unhooked: frozenset[Lifted]  # inputs to which the program adds a gradient in place of the engine
-    unread: frozenset[int]  # objects of which it only matters whether they are there
-    declared: Declared
-    numbers: tuple[Expression, ...]  # that the program takes or the call stores
-    sizes: Sizes | None  # that vary
 
 
 class GuardWriter:
@@ -304,7 +272,7 @@ class GuardWriter:
             return
         reals: list[Any] = [lifted.real for lifted, _ in tensors]
         names = [name for _, name in tensors]
-        free = () if self.assumed.sizes is None else tuple(_free(lifted) for lifted, _ in tensors)
+        free = () if self.assumed.sizes is None else tuple(free_dims(lifted.spec) for lifted, _ in tensors)
         same = SameTensors.of(reals, free)
         if same.is_enough_for(reals):
             same_ones = self.source.made("tensors_are_same", same)
@@ -374,14 +342,5 @@ class GuardWriter:
             self.source.line("pass")
         self.source.line("except ZeroDivisionError: return MISS")
         for lifted in self.assumed.lifted:
-            if _free(lifted)[1]:
+            if free_dims(lifted.spec)[1]:
                 self.miss_if(f"{self.bound[id(lifted.real)]}.stride() != {lifted.spec.stride}")
-
-
-def _free(lifted: Lifted) -> Free:
-    """The dimensions of an input whose size varies, and those whose stride does."""
-    size, stride = (
-        tuple(dim for dim, n in enumerate(values) if isinstance(n, Size))
-        for values in (lifted.spec.shape, lifted.spec.stride)
-    )
-    return size, stride

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from foregrad.substrate import TensorGuards, global_state, global_state_guard
+from foregrad.words.size import Size
 from foregrad.words.spec import Spec
 
 Check = Callable[..., bool]
@@ -52,6 +53,14 @@ def _words(spec: Spec, kind: type) -> str:
 
 
 _KINDS = {torch.Tensor, torch.nn.Parameter}
+
+
+def free_dims(spec: Spec) -> Free:
+    """The dimensions of an input whose size varies, and those whose stride does."""
+    size, stride = (
+        tuple(dim for dim, n in enumerate(values) if isinstance(n, Size)) for values in (spec.shape, spec.stride)
+    )
+    return size, stride
 
 
 def same_tensors(examples: Sequence[Any], free: Sequence[Free] = ()) -> Check:

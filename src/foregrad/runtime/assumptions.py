@@ -1,0 +1,44 @@
+"""Assumptions: everything that a capture relied on, for the guards of its call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.record.declared import Declared
+from foregrad.record.inputs import Lifted
+from foregrad.record.numbers import Expression
+from foregrad.record.sizes import Sizes
+from foregrad.record.wrapped import Outer
+from foregrad.runtime.locate import Location, Variable
+from foregrad.runtime.python_guard import PythonGuard
+from foregrad.runtime.reach import PythonReads
+
+
+@dataclass(frozen=True, eq=False)
+class Assumptions:
+    """Everything that a capture relied on, apart from the code itself."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    names: tuple[str, ...]  # of arguments, in their order
+    lifted: tuple[Lifted, ...]
+    outer: tuple[Outer, ...]  # inputs that wrap others
+    locations: dict[Any, Location]  # of tensors that are no arguments, by object, or by the input that wraps others
+    modules: tuple[torch.nn.Module, ...]  # modules that the function called
+    path: Callable[[torch.nn.Module], str]  # of such a module
+    python: PythonGuard  # of what it read in Python
+    python_again: PythonReads  # how to make that again
+    variables: tuple[Variable, ...]  # variables of the function's closure
+    generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
+    checks_overlap: bool  # the program writes to inputs
+    offset_sensitive: frozenset[int]
+    grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
+    unhooked: frozenset[Lifted | Outer]  # inputs to which the program adds a gradient in place of the engine
+    unread: frozenset[int]  # objects of which it only matters whether they are there
+    declared: Declared
+    numbers: tuple[Expression, ...]  # that the program takes or the call stores
+    sizes: Sizes | None  # that vary
