@@ -204,3 +204,74 @@ def test_a_view_of_a_view_that_was_made_without_gradients_gets_none(wrap):
         f(whole, part).sum().backward()
         gradients += [whole.grad]
     return Gradients(gradients)
+
+
+@pytest.mark.parametrize("replaces", [True, False])
+@same_as_eager
+def test_a_view_without_history_of_a_view_that_was_written_before(wrap, replaces):
+    """The write comes before the second view, also where the input has got other data before both."""
+
+    def f(x):
+        if replaces:
+            x.data = x.data * 2
+        first = x[3:]
+        x.copy_(x)
+        with torch.no_grad():
+            second = first.view_as(first)
+        return second[0:]
+
+    out = wrap(f)((leaf(2, 3) * 1.5).view(-1))
+    return out.detach(), out.is_leaf, out.grad_fn is None, out._version
+
+
+@same_as_eager
+def test_a_view_of_an_input_that_is_cut_off_from_its_history_later(wrap):
+    def f(x):
+        y = x.view(-1)
+        x.detach_()
+        return y
+
+    start = leaf(2, 3)
+    x = start * 2
+    wrap(f)(x).sum().backward()
+    return x.requires_grad, start.grad
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_view_of_a_new_tensor_that_is_cut_off_from_its_history_later_is_refused(again):
+    def f(x):
+        y = x * 2
+        view = y.view(-1)
+        y.detach_()
+        if again:
+            y.requires_grad_()
+        return view
+
+    assert_refused(f, (leaf(2, 3),), at="y.detach_()")
+
+
+@same_as_eager
+def test_a_leaf_that_is_moved_into_the_interior_of_its_own_graph(wrap):
+    """Backward is refused with torch's words, where the process would end."""
+
+    def f(x):
+        y = x * 3
+        x.requires_grad_(False)
+        x.copy_(y)
+        return y.detach()
+
+    x = leaf(3)
+    wrap(f)(x)
+    x.sum().backward()
+
+
+def test_a_view_that_was_written_and_gets_data_of_another_geometry_is_refused():
+    """Autograd makes its history anew only when it is asked, and then looks for the new geometry in the old memory."""
+
+    def f(x, y):
+        y.unsqueeze(0).add_(1.0)
+        y.data = y.data * 2
+        return y.square()
+
+    x = leaf(3).clone()
+    assert_refused(f, (x, x[0::2]), at="y.data =")

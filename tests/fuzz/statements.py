@@ -240,6 +240,10 @@ def flag(s: Scope) -> str:
     return f"{s.floating()}.requires_grad_({s.pick('', '', 'False')})"
 
 
+def cut_off(s: Scope) -> str:
+    return f"{s.floating()}.detach_()"
+
+
 # --- autograd -----------------------------------------------------------------------------------------------
 
 
@@ -277,7 +281,7 @@ WRITERS: dict[Callable[[Scope], str], float] = {
     gather: 4, random_draw: 0.6,
     reshape: 6, permuted: 5, sliced: 8, resized: 4, several: 4, strided: 2, reinterpreted: 1, detached: 3,
     written: 20, masked: 7, integer_write: 1, view_write: 5, out_argument: 1.5, random_write: 0.3,
-    metadata: 3, storage: 1, data_write: 1, flag: 0.7,
+    metadata: 3, storage: 1, data_write: 1, flag: 0.7, cut_off: 0.7,
     inner_gradient: 1.2, custom_function: 1.5, hook: 0.5, checkpointed: 0.4,
 }  # fmt: skip
 

@@ -39,7 +39,8 @@ class Ref:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Write a value of the program into an object; `how` is "grad", "no_grad" or "data" (no version bump)."""
+    """Write a value of the program into an object; `how` is "grad", "leaf" (the same, to a leaf that needed a gradient
+    on entry), "no_grad" or "data" (no version bump)."""
 
     target: int
     alias: Alias

@@ -235,9 +235,9 @@ class _Planner:
         if first.storage not in self.writes:
             if base.needs_tangent:
                 is_input = base.kind == "input"
-                place = float(self.recording.num_forward) if is_input else self._made_at(number) + 0.1
+                place = self._last_change(number) if is_input else self._made_at(number) + 0.1
                 step = (
-                    Copy(number, base.alias, "grad")
+                    Copy(number, base.alias, self._how(base))
                     if is_input
                     else Attach(number, base.alias, self._own_version(base))
                 )
@@ -285,10 +285,18 @@ class _Planner:
         counted = [index for index, target in writes if self.counters.of(target) == counter]
         return float(counted[-1] if counted else writes[-1][0])
 
+    def _last_change(self, number: int) -> float:
+        """After the last write to an input that has taken over other memory, and after that."""
+        counter = self.counters.of(number)
+        changes = [i for found in self.writes.values() for i, target in found if self.counters.of(target) == counter]
+        if not changes:
+            return float(self.recording.num_forward)
+        return max([*changes, *(op.index for op in self.renames.get(number, ()))]) + 0.5
+
     def _how(self, base: Base) -> str:
-        if base.needs_tangent:
-            return "grad"
         assert base.lifted is not None
+        if base.needs_tangent:
+            return "leaf" if base.lifted.is_leaf and base.lifted.required_grad else "grad"
         if base.lifted.counter is not None or any(self._counts_for(other, base) for other in self.results.bases):
             return "data"  # the other counts
         bumps = base.version - base.lifted.version - len(self.renames.get(base.alias.object, ()))

@@ -79,7 +79,7 @@ def _targets(program: Program) -> dict[int, int]:
     results: Any = halves.forward.graph.output_node().args[0]
     for step in calling.effects.steps:
         known = calling.effects.inputs.get(step.target)
-        if not isinstance(step, Copy) or step.how == "grad" or known is None or step.target not in lifted:
+        if not isinstance(step, Copy) or step.how in ("grad", "leaf") or known is None or step.target not in lifted:
             continue
         place = calling.aliases[step.alias]
         value = results[halves.outputs.index(place)]

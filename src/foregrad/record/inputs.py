@@ -374,6 +374,9 @@ def _is_known_type(tensor: torch.Tensor) -> bool:
 
 
 def _end(tensor: torch.Tensor) -> int:
+    """How much of its memory a tensor needs; without elements none, wherever it begins."""
+    if not tensor.numel():
+        return 0
     return int(tensor.storage_offset()) * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
 
 

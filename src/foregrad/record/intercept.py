@@ -149,7 +149,7 @@ class Intercept(TorchFunctionMode):
         func(target, source)
         index = len(self._recorder.ops)
         after = self._recorder.register(target, storage=taken.storage, parent=taken, op=index)
-        self._recorder.note_moved(target, before, after, self._recorder.here())
+        self._recorder.note_moved(target, before, after, self._recorder.here(), self._recorder.ops)
         self._recorder.append(SET_DATA, (before, taken), {}, after, renames=before)
 
     def detach_in_place(self, func: Any, args: Any, kwargs: Any) -> Any:

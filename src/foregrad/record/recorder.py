@@ -246,7 +246,7 @@ class Recorder(Tensors, TorchDispatchMode):
         takes = next((a for a in op_args[1:] if isinstance(a, Alias)), None)
         parent = before if storage is before.storage else takes
         after = self.register(target, parent=parent, op=len(self.ops))
-        self.note_moved(target, before, after, self._where())
+        self.note_moved(target, before, after, self._where(), self.ops)
         adds_node = target.requires_grad and torch.is_grad_enabled() and target._base is None
         self.append(func, op_args, op_kwargs, after, renames=before, adds_node=adds_node)
         return target if isinstance(result, torch.Tensor) else result

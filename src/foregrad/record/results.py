@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from foregrad.errors import CaptureError
 from foregrad.record.inputs import Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
@@ -78,6 +79,8 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     bases: dict[int, Base] = {}
     for ghost in escaping:
         base = base_of(recorder, ghost)
+        if id(base) not in by_ghost:
+            _refuse_cut_off(recorder, ghost, base, renames)
         if id(base) in bases:
             continue
         alias = recorder.alias(base)
@@ -88,6 +91,22 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
             has_history = _is_rebased(lifted, renames.get(alias.object, ()))
         bases[id(base)] = Base(base, alias, kind, lifted, has_history, version_of(base))
     return Results(tuple(bases.values()), escaping, renames, written)
+
+
+def _refuse_cut_off(recorder: Recorder, ghost: torch.Tensor, base: torch.Tensor, renames: dict[int, list[Op]]) -> None:
+    """A view keeps the history that it got before its base was cut off from it; made again, it would have none."""
+    alias = recorder.alias(ghost)
+    if base is ghost or not ghost.requires_grad:
+        return
+    changes = renames.get(alias.object)
+    first = changes[0].renames if changes else alias
+    for op in renames.get(recorder.alias(base).object, ()):
+        if op.func is torch.ops.aten.detach_.default and first is not None and op.index > (first.op or -1):
+            raise CaptureError(
+                f"the function cuts a tensor off from its history in place, and a view of it {alias.spec}, which was "
+                f"made before and has a history, can be seen after the call.\n  at {op.origin}\n"
+                "Make a new tensor, with .detach()."
+            )
 
 
 def _is_rebased(lifted: Lifted, changes: Sequence[Op]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,7 +13,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.sizes import Sizes
-from foregrad.record.trace import Alias, Storage, geometry_of
+from foregrad.record.trace import Alias, Op, Storage, geometry_of
 from foregrad.substrate import give_memory, no_dispatch_modes, take_memory, version_of
 from foregrad.words.history import is_flagged
 from foregrad.words.size import frozen
@@ -81,19 +81,25 @@ class Tensors:
                 f"change too.\n{where()}\nGive NumPy a clone() of it."
             )
 
-    def note_moved(self, tensor: torch.Tensor, before: Alias, after: Alias, where: str) -> None:
-        """An input, a view of a tensor that the function was not given, gets other memory, in another geometry."""
+    def note_moved(self, tensor: torch.Tensor, before: Alias, after: Alias, where: str, ops: Sequence[Op]) -> None:
+        """An input, a view of a tensor that the function was not given, gets other memory, in another geometry. If it
+        was written through another one last, autograd looks for it only now."""
         is_view = tensor._base is not None and tensor.requires_grad and not is_flagged(tensor)
-        is_hidden = is_view and before.storage.kind == "input" and self._alias_of.get(id(tensor._base)) is before
-        if is_hidden and after.storage is not before.storage and after.geometry != before.geometry:
+        writes = [written for op in ops for written in op.writes if written.storage is before.storage]
+        was_written = bool(writes) and writes[-1].object != before.object
+        is_moved = is_view and before.storage.kind == "input" and after.storage is not before.storage
+        is_hidden = is_moved and self._alias_of.get(id(tensor._base)) is before
+        if is_moved and (is_hidden or was_written) and after.geometry != before.geometry:
             error = CaptureError(
                 f"the function gives an input {before.spec}, a view that needs a gradient, the memory of a "
                 f"{after.spec}, and writes to it.\n{where}\nPass a copy, or also the tensor that it is a view of."
             )
+            if was_written:
+                raise error
             self._moved.append((tensor, version_of(tensor), error))
 
     def check_moved(self) -> None:
-        """Refuse writes to such an input: autograd then looks for it in that tensor, where it has never been."""
+        """Refuse later writes to such an input: autograd then looks for it in that tensor, where it has never been."""
         for tensor, version, error in self._moved:
             if version_of(tensor) != version:
                 raise error

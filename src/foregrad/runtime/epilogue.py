@@ -156,8 +156,8 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         elif step.how == "grad":
             grad_enabled = set_mode(source, grad_enabled, True)
             source.line(f"{source.name('write', Written.apply)}({target}, {value})")
-        else:
-            grad_enabled = set_mode(source, grad_enabled, False)
+        else:  # a custom Function would take its accumulator away from a leaf: torch 2.13 ends the process in backward
+            grad_enabled = set_mode(source, grad_enabled, step.how == "leaf")
             source.line(f"{target}.copy_({value})")
     elif isinstance(step, Wrap):
         grad_enabled = set_mode(source, grad_enabled, True)
