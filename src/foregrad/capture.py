@@ -27,7 +27,7 @@ from foregrad.record.numbers import Expression
 from foregrad.record.optimizers import only_declared
 from foregrad.record.origins import definition
 from foregrad.record.recording import Backward, Recording, usual_layouts
-from foregrad.record.results import Results, find_results, written_storages
+from foregrad.record.results import Results, find_results, joined_storages
 from foregrad.record.saved import survey
 from foregrad.record.scaler import scaled_steps
 from foregrad.record.sizes import Dimensions, Sizes
@@ -40,6 +40,7 @@ from foregrad.refusals import (
     refuse_escaped,
     refuse_growth,
     refuse_hidden_hooks,
+    refuse_hooks_on_views,
     refuse_kept,
     refuse_made_modules,
     refuse_made_up,
@@ -197,6 +198,7 @@ def _stage(recording: Recording, stored: list[Store]) -> Stage:
     refuse_attributes(recording)
     refuse_growth(recording)
     refuse_hidden_hooks(recording)
+    refuse_hooks_on_views(recording)
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
     refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])
@@ -360,7 +362,7 @@ def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
 
 def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:
     """The inputs that want a gradient, and where in the autograd graph it arrives."""
-    written = written_storages(recording)
+    written = joined_storages(recording)
     wrapped = [outer for outer in recording.inputs.outer if outer.edge is not None]
     inputs: list[Lifted | Outer] = [*wrapped]
     slots: list[torch.Tensor | GradientEdge | None] = [outer.edge for outer in wrapped]
@@ -381,15 +383,6 @@ def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:
             inputs.append(lifted)
             slots.append(lifted.ghost)
         elif lifted.base is not None and lifted.edge is not None and not is_group_written:
-            if lifted.was_rebased:
-                changes = [
-                    op for op in recording.recorder.ops if op.renames and op.renames.object == lifted.alias.object
-                ]
-                line = f"  at {changes[0].origin}" if changes else recording.definition
-                raise CaptureError(
-                    f"the function changes the geometry of an input {lifted.spec} that shares memory with another.\n"
-                    f"{line}\nPass copies, or change a view of it."
-                )
             inputs.append(lifted)
             slots.append(lifted.edge)
             if not lifted.base.is_hidden:

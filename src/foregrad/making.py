@@ -17,6 +17,7 @@ from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
 from foregrad.program.program import Program
 from foregrad.record.given import Edits
+from foregrad.record.results import reshaped_views
 from foregrad.regions.regions import region_notes
 from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.call import CallWriter
@@ -93,7 +94,8 @@ def _claimed(way: Way, origin: Origin, program: Program) -> AbstractContextManag
 
 def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
     """What the guards of a call check."""
-    calling, inputs = program.calling, captured.stage.recording.inputs
+    calling, inputs, grads = program.calling, captured.stage.recording.inputs, captured.stage.recording.grads
+    reshaped = reshaped_views(captured.stage.recording)
     return Assumptions(
         args=args,
         kwargs=kwargs,
@@ -107,10 +109,11 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         python_again=captured.looked.again,
         variables=captured.variables,
         generators=captured.generators,
-        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live),
+        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live or reshaped),
+        passed_by=frozenset(reshaped),
         offset_sensitive=calling.offset_sensitive,
-        grads=captured.stage.recording.grads.assumed(),
-        unhooked=frozenset(captured.stage.recording.grads.accumulated),
+        grads=grads.assumed(),
+        unhooked=frozenset(grads.accumulated),
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,
         numbers=captured.numbers,

@@ -12,10 +12,11 @@ from foregrad.record.beside import Beside, Change, refuse_number_or_tensor, tens
 from foregrad.record.escapes import Escape, escapes
 from foregrad.record.given import Edits
 from foregrad.record.recording import Recording
+from foregrad.record.results import reshaped_views
 from foregrad.record.trace import Alias
 from foregrad.runtime.locate import Location, Variable, variables
 from foregrad.substrate_native import has_hidden_hooks
-from foregrad.words.history import attributes_of
+from foregrad.words.history import attributes_of, keeps_gradient
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import is_wrapper
 
@@ -143,6 +144,19 @@ def refuse_hidden_hooks(recording: Recording) -> None:
                 f"{recording.definition}\nRun backward() and the optimizer outside, and compile the model alone: "
                 "DistributedDataParallel(fg.compile(model))."
             )
+
+
+def refuse_hooks_on_views(recording: Recording) -> None:
+    """The gradient of a view whose geometry is changed goes to what it is a view of."""
+    for lifted in reshaped_views(recording):
+        if lifted.real is None or not keeps_gradient(lifted.real):
+            continue
+        changes = [op for op in recording.recorder.ops if op.renames and op.renames.object == lifted.alias.object]
+        line = f"  at {changes[0].origin}" if changes else recording.definition
+        raise CaptureError(
+            f"the function changes the geometry of an input {lifted.spec} that shares memory with another and has "
+            f"hooks or keeps its gradient.\n{line}\nPass copies, or change a view of it."
+        )
 
 
 def refuse_sizes(recording: Recording) -> None:

@@ -22,7 +22,7 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.recording import Backward, Recording
-from foregrad.record.results import Base, Results
+from foregrad.record.results import Base, Results, joined_storages, written_storages
 from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
@@ -88,7 +88,7 @@ class _Builder:
         self.functional = Functionalizer(ops, recording.recorder.table, recording.recorder.device.true)
         self.functional.number, self.functional.generator = self._number, self._generator
         self.functional.has_sizes = recording.sizes is not None
-        self.forward_writes = {a.storage for op in ops[: recording.num_forward] for a in op.writes}
+        self.forward_writes, self.joined = written_storages(recording), joined_storages(recording)
         changed = [*(a for op in ops for a in op.writes), *(op.renames for op in ops if op.renames is not None)]
         self.written = {alias.storage for alias in changed}
         self._add_inputs()
@@ -111,10 +111,10 @@ class _Builder:
     def _add_inputs(self) -> None:
         order = {"param": 0, "buffer": 1, "state": 2, "closure": 2}
         for lifted in sorted(self.stage.recording.inputs.all, key=lambda lifted: order.get(lifted.role, 3)):
-            is_group_written = lifted.alias.storage in self.forward_writes
-            if lifted.base is not None and is_group_written:
+            is_joined = lifted.alias.storage in self.joined
+            if lifted.base is not None and is_joined:
                 continue  # read from its base
-            if lifted.is_hidden and not is_group_written:
+            if lifted.is_hidden and not is_joined:
                 continue  # its views are inputs of their own
             self._input(lifted.role, lifted.name, lifted.spec, lifted.alias, lifted)
 

@@ -149,3 +149,17 @@ def written_storages(recording: Recording) -> set[Storage]:
     """Storages that the forward writes to."""
     ops = recording.recorder.ops[: recording.num_forward]
     return {alias.storage for op in ops for alias in op.writes}
+
+
+def joined_storages(recording: Recording) -> set[Storage]:
+    """Storages of which a program takes one input alone, the base, and reads the others from it: those that the forward
+    writes to, and those in which it changes the geometry of a view that has a history."""
+    return written_storages(recording) | {lifted.alias.storage for lifted in reshaped_views(recording)}
+
+
+def reshaped_views(recording: Recording) -> list[Lifted]:
+    """Inputs, views of others, that get a gradient, and whose geometry the function changes, in memory that it does not
+    write to."""
+    written = written_storages(recording)
+    views = [lifted for lifted in recording.inputs.all if lifted.base is not None and lifted.edge is not None]
+    return [lifted for lifted in views if lifted.alias.storage not in written and lifted.was_rebased]

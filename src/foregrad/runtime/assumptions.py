@@ -38,6 +38,7 @@ class Assumptions:
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
     unhooked: frozenset[Lifted | Outer]  # inputs to which the program adds a gradient in place of the engine
+    passed_by: frozenset[Lifted]  # views whose gradient goes to what they are views of
     unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores

@@ -27,7 +27,7 @@ from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
-from foregrad.words.history import attributes_of, gets_no_gradient, leads_nowhere, shares_version
+from foregrad.words.history import attributes_of, gets_no_gradient, keeps_gradient, leads_nowhere, shares_version
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
@@ -293,6 +293,8 @@ class GuardWriter:
                 self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
             if lifted in self.assumed.unhooked:
                 self.miss_if(f"{self.source.name('has_hooks', has_hooks)}({name})")
+            if lifted in self.assumed.passed_by:
+                self.miss_if(f"{self.source.name('keeps_gradient', keeps_gradient)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
             if lifted.real is not None and gets_no_gradient(lifted.real):

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate import set_version
+from foregrad.substrate import has_hooks, set_version
 
 
 def history_of(ghost: torch.Tensor) -> Any:
@@ -49,6 +49,11 @@ def leads_nowhere(tensor: torch.Tensor) -> bool:
     while node is not None and node is not end and node.next_functions:
         node = node.next_functions[0][0]
     return node is None
+
+
+def keeps_gradient(tensor: torch.Tensor) -> bool:
+    """Whether somebody sees the gradient that passes a tensor: a hook, or its .grad."""
+    return has_hooks(tensor) or tensor.retains_grad
 
 
 def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:

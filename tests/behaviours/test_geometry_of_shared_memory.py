@@ -1,0 +1,122 @@
+"""Changes of the geometry of an input that shares memory with another input, with gradients on."""
+
+import pytest
+import torch
+
+import foregrad as fg
+from tests.compare import also_compiled, assert_refused, compiled, leaf, same_as_eager
+
+
+def replace_data(x):
+    x.data = x.data * 2
+
+
+CHANGES = {
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "squeeze_": lambda x: x.squeeze_(2),
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "swapaxes_": lambda x: x.swapaxes_(0, 2),
+    "as_strided_": lambda x: x.as_strided_((x.shape[0], 2), (3, 1)),
+    "resize_": lambda x: x.detach().resize_(1, 2),
+    "detach_": lambda x: x.detach().detach_(),
+    "data": replace_data,
+}
+
+PAIRS = {
+    "whole": lambda base: (base, base.view(2, 3, 1)),
+    "part": lambda base: (base, base[1:]),
+    "moved": lambda base: (base, base.transpose(0, 1)),
+    "two parts": lambda base: (base[:1], base.view(2, 3, 1)),
+}
+
+WRITES = {
+    "nothing": lambda x, y: None,
+    "the first": lambda x, y: x.mul_(2),
+    "the second": lambda x, y: y.mul_(2),
+}
+
+
+@pytest.mark.parametrize("written", WRITES)
+@pytest.mark.parametrize("pair", PAIRS)
+@pytest.mark.parametrize("change", CHANGES)
+@same_as_eager
+def test_a_view_of_another_input_changes_its_geometry(wrap, change, pair, written):
+    start = leaf(2, 3, 1)
+    x, y = PAIRS[pair](start * 1)
+
+    def f(x, y):
+        CHANGES[change](y)
+        WRITES[written](x, y)
+        return x * 2, (y * y).sum()
+
+    first, second = wrap(f)(x, y)
+    (first.sum() + second).backward()
+    return first.detach(), second.detach(), x.detach(), y.detach(), y.stride(), start.grad
+
+
+@also_compiled
+@same_as_eager
+def test_a_view_changes_its_geometry_at_each_call(wrap):
+    w = leaf(2, 3)
+
+    def f(x, y):
+        y.t_()
+        return x @ y
+
+    g = wrap(f)
+    for _ in range(3):
+        x = w.sin()
+        g(x, x.view(2, 3)).sum().backward()
+    return w.grad
+
+
+@same_as_eager
+def test_a_call_whose_inputs_no_longer_share_memory(wrap):
+    v, w = leaf(2, 3), leaf(2, 3)
+
+    def f(x, y):
+        y.t_()
+        return x @ y
+
+    g = wrap(f)
+    x, y = w.sin(), v.sin()
+    g(x, x.view(2, 3)).sum().backward()
+    g(w.cos(), y.view(2, 3)).sum().backward()
+    return v.grad, w.grad
+
+
+def transposes(x, y):
+    y.t_()
+    return x @ y
+
+
+def test_a_view_with_a_hook_that_changes_its_geometry_is_refused():
+    w = leaf(2, 3).sin()
+    y = w.view(2, 3)
+    y.register_hook(lambda gradient: gradient * 2)
+    assert_refused(transposes, (w, y), at="y.t_()")
+
+
+def test_a_view_that_keeps_its_gradient_by_a_later_call_is_noticed():
+    w = leaf(2, 3).sin()
+    f = compiled(transposes)
+    f(w, w.view(2, 3))
+    y = w.view(2, 3)
+    y.retain_grad()
+    with pytest.raises(fg.CaptureError, match="keeps its gradient"):
+        f(w, y)
+
+
+@same_as_eager
+def test_a_write_to_a_view_of_a_view_that_was_made_without_gradients(wrap):
+    base = leaf(4, 4)
+    with torch.no_grad():
+        a = base.t()
+    b = a[1::2]
+
+    def f(a, b):
+        with torch.no_grad():
+            b.sub_(1)
+        return a.detach() * 2
+
+    return wrap(f)(a, b), base.detach()
