@@ -202,7 +202,8 @@ def _stage(recording: Recording, stored: list[Store]) -> Stage:
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
     refuse_wrappers(recording, kept_outside)
     grads = recording.grads.changes([*recording.results, *kept_outside])
-    results = find_results(recording, [*kept_outside, *(grad for _, grad in grads if grad is not None)])
+    kept_outside += [grad for _, grad in grads if grad is not None]
+    results = find_results(recording, [*kept_outside, *recording.grads.beyond.gradients])
     return _differentiate(recording, results, tuple(stored), tuple(grads))
 
 

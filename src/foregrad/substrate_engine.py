@@ -6,7 +6,7 @@ Checked against torch 2.13.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -34,13 +34,16 @@ def accumulate(sources: Sequence[torch.Tensor], tangents: Sequence[torch.Tensor]
     )
 
 
-def with_engine(func: Any, around: Any) -> Callable[..., Any]:
+def with_engine(func: Any, around: Callable[..., AbstractContextManager[Any]]) -> Callable[..., Any]:
     """`torch.autograd.grad` or `backward`, with the engine run inside a context: torch leaves its function modes before
-    these functions begin, and hooks and Functions would run without."""
+    these functions begin, and hooks and Functions would run without. The context is made for the tensors that the
+    engine starts from, whether it keeps the graph and makes one of its own, and where it goes."""
 
-    def run(*args: Any, **kwargs: Any) -> Any:
-        with around:
-            return torch.autograd.graph._engine_run_backward(*args, **kwargs)
+    def run(sources: Any, tangents: Any, keeps: bool, makes: bool, targets: Any = (), *args: Any, **kwargs: Any) -> Any:
+        is_adding = kwargs.get("accumulate_grad", False)
+        with around(sources, keeps, makes, targets, is_adding):
+            given = (sources, tangents, keeps, makes, targets, *args)
+            return torch.autograd.graph._engine_run_backward(*given, **kwargs)
 
     names = {**func.__globals__, "_engine_run_backward": run}
     made = FunctionType(func.__code__, names, func.__name__, func.__defaults__, func.__closure__)

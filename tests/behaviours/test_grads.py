@@ -394,13 +394,6 @@ def test_an_exception_after_backward_leaves_no_gradient():
 # -- refused ------------------------------------------------------------------------------------------------
 
 
-def test_backward_beyond_an_input_is_refused():
-    def f(x):
-        x.square().sum().backward()
-
-    assert_refused(f, (leaf(3) * 2,), at="backward()")
-
-
 def test_a_result_that_retains_its_grad_beside_another_result_is_refused():
     def f(x):
         y = x * 2

@@ -93,12 +93,24 @@ class Hook:
 
 
 @dataclass(frozen=True, slots=True)
+class GoOn:
+    """Go on with a backward of the function's, from inputs that have a history, with values of the program."""
+
+    target: int  # the first of these inputs
+    inputs: tuple[int, ...]
+    gradients: tuple[int, ...]
+    retain_graph: bool
+    create_graph: bool
+    is_first: bool  # before any write to an input
+
+
+@dataclass(frozen=True, slots=True)
 class RequireGrad:
     target: int
     flag: bool
 
 
-Step = Replay | Copy | Bump | Attach | Reshape | Wrap | Hook | RequireGrad
+Step = Replay | Copy | Bump | Attach | Reshape | Wrap | Hook | GoOn | RequireGrad
 
 
 def is_bump(step: Step) -> bool:

@@ -15,6 +15,7 @@ from foregrad.functionalize.effects import (
     Bump,
     Copy,
     Effects,
+    GoOn,
     Ref,
     Replay,
     Reshape,
@@ -87,6 +88,7 @@ class _Planner:
         self._count_changes(ops)
         flags = plan_flags(recording, self.renames, self.seen | self.returned.keys(), self._made_at, self.steps)
         self.steps += flags.steps
+        self._go_on()
         versions = Versions(self.counters, self.inputs, self.bases, self.writes)
         self.steps += versions.late_writes(self.steps)
         self.steps += versions.first_writes(self.steps)
@@ -104,6 +106,17 @@ class _Planner:
             early=tuple(step.target for step in early),
             counters={number: self.counters.of(number) for number in (*self.inputs, *self.bases)},
         )
+
+    def _go_on(self) -> None:
+        """Plan what is left of backwards inside the function that have reached inputs with a history."""
+        alias = self.recording.recorder.alias
+        writes = [index for storage, found in self.writes.items() for index, _ in found if storage.kind == "input"]
+        for run in self.recording.grads.beyond.onward:
+            inputs = tuple(lifted.alias.object for lifted, _ in run.reached)
+            gradients = tuple(alias(gradient).object for _, gradient in run.reached)
+            is_first = all(index >= run.place for index in writes)
+            step = GoOn(inputs[0], inputs, gradients, run.retain_graph, run.create_graph, is_first)
+            self.steps.append((run.place - 0.3, step))
 
     def _returned(self) -> dict[int, Base]:
         """One tensor for each new storage; its other bases look at the memory of the first."""

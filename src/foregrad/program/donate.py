@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Copy
+from foregrad.functionalize.effects import Copy, GoOn
 from foregrad.program.clean import is_view
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
@@ -72,6 +72,8 @@ def _targets(program: Program) -> dict[int, int]:
     calling, halves = program.calling, program.halves
     if halves.saved or halves.kept or calling.live:
         return {}
+    if any(isinstance(step, GoOn) for step in calling.effects.steps):
+        return {}  # a graph outside, which the call goes on through, has saved inputs as they are
     lifted = {i.alias.object: place for place, i in enumerate(_given(program)) if isinstance(i, Lifted)}
     storages = [i.alias.storage for i in calling.effects.inputs.values()]
     found: dict[int, int] = {}

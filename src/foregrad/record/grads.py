@@ -15,12 +15,14 @@ from typing import Any
 import torch
 
 from foregrad.errors import CaptureError
+from foregrad.record.beyond import Beyond
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.substrate import FakeTensor, has_hooks, no_dispatch_modes, no_function_modes
-from foregrad.words.history import is_leaf
-from foregrad.words.quiet import no_warnings
+from foregrad.words.history import grad_of
+
+Input = Lifted
 
 REPLACED: Any = object()  # the .grad on entry, where the function assigns another one without a look at it
 
@@ -36,14 +38,15 @@ class Grads:
             tuple[Any, Any]
         ] = []  # accumulators of real leaves, and hooks on them, while the function runs
         self._thread = threading.get_ident()
-        self.on_entry: dict[Lifted, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
-        self.accumulated: set[Lifted] = set()  # inputs to which `backward()` inside the function adds
+        self.on_entry: dict[Input, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
+        self.accumulated: set[Input] = set()  # inputs to which `backward()` inside the function adds
         self.hooked: set[Lifted] = set()  # inputs that have hooks, or on which the function registers one
         self.is_nested = False  # whether a backward, which is recorded, runs another one that reaches inputs
+        self.beyond = Beyond(recorder, inputs)
         self.is_collecting = False  # whether the engine is to add to the .grad of ghosts, to see what arrives
         inputs.on_lift = self.watch
 
-    def watch(self, lifted: Lifted) -> None:
+    def watch(self, lifted: Input) -> None:
         """Be told before the engine adds to the .grad of a ghost."""
         if lifted.real is not None and lifted.ghost.requires_grad and lifted.real._backward_hooks:
             self.hook(lifted)
@@ -55,11 +58,12 @@ class Grads:
             return
         me, it = weakref.ref(self), weakref.ref(lifted)  # the engine's nodes are nothing that Python can collect
 
-        def before(_: Any) -> None:
+        def before(arrived: Any) -> Any:
             grads, found = me(), it()
-            if grads is not None and found is not None and not grads.is_collecting:
-                with no_function_modes():
-                    grads._accumulates(found)
+            if grads is None or found is None or grads.is_collecting:
+                return None
+            with no_function_modes():
+                return grads._accumulates(found, arrived)
 
         node.register_prehook(before)
         self._nodes.append(node)
@@ -79,7 +83,7 @@ class Grads:
             if grads is None or found is None or threading.get_ident() != grads._thread:
                 return None
             with no_function_modes():
-                grads._accumulates(found)
+                grads._accumulates(found, arrived)
                 node(*arrived)
             return tuple(None for _ in arrived)
 
@@ -136,14 +140,18 @@ class Grads:
             "Run this part without foregrad.",
         )
 
-    def _accumulates(self, lifted: Lifted) -> None:
+    def _accumulates(self, lifted: Input, arrived: Any) -> Any:
+        """The engine is about to add to the .grad of a ghost, or of what stands behind an input that is no leaf; gives
+        what it is to add there instead, if that is something else."""
         self.is_nested = self.is_nested or self._recorder.phase > 0
         if not lifted.ghost.is_leaf:
-            raise self._refusal(
-                f"backward() inside the function reaches an input {lifted.spec} that is no leaf, and would go on "
-                "outside",
-                "Pass a leaf, or run backward() outside.",
-            )
+            if self._recorder.phase:
+                raise self._refusal(
+                    f"a backward inside the function or a backward reaches an input {lifted.spec} that is no leaf",
+                    "Pass a leaf, or run this part outside.",
+                )
+            self.beyond.arrive(lifted, arrived[0], list(self.on_entry))
+            return (None,)
         if lifted in self.hooked or (lifted.real is not None and has_hooks(lifted.real)):
             raise self._refusal(
                 f"backward() inside the function reaches an input {lifted.spec} that has hooks",
@@ -151,8 +159,15 @@ class Grads:
             )
         self.open(lifted)
         self.accumulated.add(lifted)
+        return None
 
-    def open(self, lifted: Lifted) -> None:
+    def open_retained(self, tensors: Sequence[torch.Tensor]) -> None:
+        """The engine is about to run, and to set the .grad of tensors that are no leaves."""
+        if not self._recorder.phase:
+            for lifted in filter(None, map(self._inputs.of_ghost, tensors)):
+                self.open(lifted)
+
+    def open(self, lifted: Input) -> None:
         """Give a ghost the .grad that the real tensor has: from here on the program depends on it."""
         if self._recorder.phase:
             raise self._refusal(
@@ -161,16 +176,19 @@ class Grads:
             )
         if lifted in self.on_entry or lifted.real is None:
             return
+        self.beyond.check([lifted])
         real = grad_of(lifted.real)
         with no_function_modes():
             lifted.ghost.grad = None if real is None else self._inputs.lift(real)
             self.on_entry[lifted] = grad_of(lifted.ghost)
 
-    def replace(self, lifted: Lifted) -> None:
+    def replace(self, lifted: Input) -> None:
         """The function is about to assign the .grad of an input."""
         if self._recorder.phase:
             self.open(lifted)
-        self.on_entry.setdefault(lifted, REPLACED)
+        if lifted not in self.on_entry:
+            self.beyond.check([lifted])
+            self.on_entry[lifted] = REPLACED
 
     def finish(self) -> None:
         """The function has returned or raised: real leaves are as they were."""
@@ -178,7 +196,7 @@ class Grads:
             handle.remove()
         self._handles = []
 
-    def assumed(self) -> tuple[tuple[Lifted, Lifted | None], ...]:
+    def assumed(self) -> tuple[tuple[Input, Lifted | None], ...]:
         """Inputs whose .grad on entry matters, and the input that it is, or None."""
         known = [(lifted, grad) for lifted, grad in self.on_entry.items() if grad is not REPLACED]
         return tuple((lifted, None if grad is None else self._inputs.of_ghost(grad)) for lifted, grad in known)
@@ -209,11 +227,3 @@ def _accumulator(leaf: torch.Tensor) -> Any:
                 view = leaf.view_as(leaf)
     assert view.grad_fn is not None
     return view.grad_fn.next_functions[0][0]
-
-
-def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The .grad of any tensor, without the warning that torch has for one that is no leaf."""
-    if not tensor.requires_grad or is_leaf(tensor):
-        return tensor.grad
-    with no_warnings():
-        return tensor.grad

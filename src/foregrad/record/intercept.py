@@ -8,7 +8,8 @@ here: `x.data = y`, `.grad`, and reading data that a ghost does not have.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import BuiltinMethodType
 from typing import Any
 
@@ -34,6 +35,7 @@ from foregrad.record.sequences import has_tensors, tensor_of
 from foregrad.record.trace import Origin
 from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
 from foregrad.substrate_engine import with_engine
+from foregrad.words.history import is_leaf
 from foregrad.words.wrapped import is_wrapper, parts
 
 Tensor = torch.Tensor
@@ -132,7 +134,24 @@ class Intercept(TorchFunctionMode):
         if func is Tensor.backward:
             func, kwargs = torch.autograd.backward, {**kwargs, "grad_tensors": kwargs["gradient"]}
             del kwargs["gradient"]
-        return with_engine(func, self)(*args, **kwargs)
+        return with_engine(func, self._around_engine)(*args, **kwargs)
+
+    def _around_engine(
+        self, sources: Any, retain_graph: bool, create_graph: bool, targets: Any, is_adding: bool
+    ) -> AbstractContextManager[None]:
+        retained = [tensor for tensor, _ in self.retained]
+        if is_adding:  # torch tells such tensors to keep their gradient
+            named = [target for target in targets if isinstance(target, Tensor) and not is_leaf(target)]
+            self.retained += [(target, Origin(*user_frame(2), "")) for target in named]
+            retained += named
+        self._grads.open_retained(retained)
+        self._grads.beyond.check_targets(sources, targets)
+        return self._in_engine(retain_graph, create_graph, targets)
+
+    @contextmanager
+    def _in_engine(self, retain_graph: bool, create_graph: bool, targets: Any) -> Iterator[None]:
+        with self._grads.beyond.run(retain_graph, create_graph, targets), self:
+            yield
 
     def _is_ours(self, value: Tensor) -> bool:
         """Whether an unknown tensor came from the recording: autograd unpacks copies of ghosts."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.beyond import Apart
 from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
@@ -39,6 +40,7 @@ class Assumptions:
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
     unhooked: frozenset[Lifted | Outer]  # inputs to which the program adds a gradient in place of the engine
     passed_by: frozenset[Lifted]  # views whose gradient goes to what they are views of
+    apart: tuple[Apart, ...]  # inputs, and others that their histories do not lead to
     unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores

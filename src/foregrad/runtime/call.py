@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.guarded import Guarded
-from foregrad.functionalize.effects import Replay, siblings
+from foregrad.functionalize.effects import GoOn, Replay, siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
 from foregrad.record.inputs import Lifted
@@ -21,6 +21,7 @@ from foregrad.runtime.carriers import carrier
 from foregrad.runtime.dead_ends import arrived, dead_ends
 from foregrad.runtime.epilogue import (
     after_donation,
+    emit_edges,
     emit_late_shifts,
     emit_steps,
     emit_version_shifts,
@@ -101,6 +102,7 @@ class CallWriter:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
         if self.compiled.donation is not None:
             self._drop_grads(source)
+        emit_edges(source, self.effects.steps)
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
         if self.sources:
             # Inside `no_grad` a function may enable gradients again: what it returns then has a history.
@@ -119,8 +121,11 @@ class CallWriter:
         else:
             self._run(source, without_grad=not grad_enabled)
             self._name_results(source)
+        first = tuple(step for step in self.effects.steps if isinstance(step, GoOn) and step.is_first)
+        emit_steps(source, first, {}, grad_enabled)
         emit_version_shifts(source, self.effects, inputs=True)
-        steps = after_donation(self.effects.steps, self.calling.aliases, self.written)
+        later = tuple(step for step in self.effects.steps if step not in first)
+        steps = after_donation(later, self.calling.aliases, self.written)
         toggles = [s for s in steps if getattr(s, "grad_enabled", grad_enabled) is not grad_enabled]
         if toggles or any(getattr(s, "how", "") for s in steps):
             with source.block("try:"):

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.autograd.graph import increment_version
+from torch.autograd.graph import get_gradient_edge, increment_version
 
 from foregrad.functionalize.effects import (
     Attach,
     Bump,
     Copy,
     Effects,
+    GoOn,
     Hook,
     Ref,
     Replay,
@@ -173,9 +174,24 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         source.line(f"{target} = {look(f'o{step.source}', step.geometry, step.how)}")
     elif isinstance(step, Hook):
         source.line(f"{target}.register_hook({source.name('hook', _if_reached(step.hook))})")
+    elif isinstance(step, GoOn):
+        source.line(_going_on(source, step))
     elif isinstance(step, RequireGrad):
         source.line(f"{target}.requires_grad_({step.flag})")
     return grad_enabled
+
+
+def emit_edges(source: Source, steps: tuple[Step, ...]) -> None:
+    """Hold on to the histories with which inputs come, where a backward goes on through them: a write gives another."""
+    for number in dict.fromkeys(number for step in steps if isinstance(step, GoOn) for number in step.inputs):
+        source.line(f"e{number} = {source.name('get_gradient_edge', get_gradient_edge)}(o{number})")
+
+
+def _going_on(source: Source, step: GoOn) -> str:
+    edges = "".join(f"e{number}, " for number in step.inputs)
+    gradients = "".join(f"o{number}, " for number in step.gradients)
+    run = source.name("backward", torch.autograd.backward)
+    return f"{run}(({edges}), ({gradients}), {step.retain_graph}, {step.create_graph})"
 
 
 def _emit_stamp(source: Source, stamp: tuple[int, int] | None) -> None:

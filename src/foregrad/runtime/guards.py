@@ -27,7 +27,14 @@ from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import has_hooks, tree_flatten
-from foregrad.words.history import attributes_of, gets_no_gradient, keeps_gradient, leads_nowhere, shares_version
+from foregrad.words.history import (
+    attributes_of,
+    gets_no_gradient,
+    grad_of,
+    keeps_gradient,
+    leads_nowhere,
+    shares_version,
+)
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
@@ -256,6 +263,8 @@ class GuardWriter:
     def _grad(self, lifted: Lifted, grad: Lifted | None) -> None:
         """The .grad of an input: None, an input that is bound already, or an input that it binds."""
         expression = f"{self.bound[id(lifted.real)]}.grad"
+        if not lifted.is_leaf:
+            expression = f"{self.source.name('grad_of', grad_of)}({self.bound[id(lifted.real)]})"
         if grad is None:
             self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
         elif id(grad.real) in self.bound:
@@ -304,6 +313,9 @@ class GuardWriter:
                 self.miss_if(f"{ends}({name}) is not {leads_nowhere(lifted.real)}")
             if lifted.base is not None and self.assumed.checks_overlap:
                 self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
+        for apart in self.assumed.apart:
+            asked = ", ".join(self.bound[id(one.real)] for one in (apart.lifted, *apart.others))
+            self.miss_if(f"{self.source.name(apart.check.__name__, apart.check)}({asked})")
         if self.assumed.checks_overlap:
             self._counters([(lifted, name) for lifted, name in tensors if lifted.base is None])
         if self.assumed.checks_overlap and len(reals) > 1:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.autograd.graph import get_gradient_edge
 
 from foregrad.substrate import has_hooks, set_version
+from foregrad.words.quiet import no_warnings
 
 
 def history_of(ghost: torch.Tensor) -> Any:
@@ -24,6 +26,14 @@ def is_leaf(ghost: torch.Tensor) -> bool:
         return ghost.is_leaf
     except RuntimeError:
         return False
+
+
+def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """The .grad of any tensor, without the warning that torch has for one that is no leaf."""
+    if not tensor.requires_grad or is_leaf(tensor):
+        return tensor.grad
+    with no_warnings():
+        return tensor.grad
 
 
 def is_flagged(ghost: torch.Tensor) -> bool:
@@ -54,6 +64,30 @@ def leads_nowhere(tensor: torch.Tensor) -> bool:
 def keeps_gradient(tensor: torch.Tensor) -> bool:
     """Whether somebody sees the gradient that passes a tensor: a hook, or its .grad."""
     return has_hooks(tensor) or tensor.retains_grad
+
+
+def leads_to(tensor: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether a gradient that arrives at a tensor goes on to one of the others."""
+    if not tensor.requires_grad:
+        return False
+    edges = [get_gradient_edge(other) for other in others if other.requires_grad]  # alive while they are compared
+    ends = {(edge.node, edge.output_nr) for edge in edges}
+    first = get_gradient_edge(tensor)
+    waiting: list[tuple[Any, int]] = [(first.node, first.output_nr)]
+    seen: set[Any] = set()
+    while waiting:
+        edge = waiting.pop()
+        if edge in ends:
+            return True
+        if edge[0] is not None and edge[0] not in seen:
+            seen.add(edge[0])
+            waiting += edge[0].next_functions
+    return False
+
+
+def adds_to_grad_of(tensor: torch.Tensor, *others: torch.Tensor) -> bool:
+    """Whether a backward from a tensor adds to the .grad of one of the others."""
+    return leads_to(tensor, *(other for other in others if other.is_leaf or other.retains_grad))
 
 
 def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
