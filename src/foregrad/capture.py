@@ -174,7 +174,7 @@ def _capture_call(
         edits = edits_of(recording)
         refuse_made_modules(recording, kept.made)
         refuse_kept(recording, body, reach)
-        refuse_escaped(recording, there)
+        refuse_escaped(recording, [*there, *recording.grads.hooks.named])
         if once or python is not None:
             reach = tuple(variables(body)) if reach else ()  # what it changes there is said, or the program's own
         stage = _stage(recording, stored)

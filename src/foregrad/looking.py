@@ -54,6 +54,7 @@ def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonR
     modules = [str(scope.variables.get("__name__")) for scope in executed.scopes()]
     lost = tuple(name for name in modules if name not in found and not is_closed(name))
     lost += tuple(f"the file {path}" for path in recording.files)
+    lost += tuple(f"{name} of an input" for name, _ in recording.grads.hooks.named)
     called = tuple(recording.modules.called.values())
     return PythonReads(target, state, called, reads, Lost(lost) if lost else None)
 
@@ -61,5 +62,5 @@ def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonR
 def _reached(recording: Recording, again: PythonReads, tensors: Tensors, arguments: dict[str, Any]) -> Reached:
     tensors_given = [(name, one) for name, one in arguments.items() if isinstance(one, torch.Tensor)]
     attached = [(f"{name}.{key}", value) for name, one in tensors_given for key, value in attributes_of(one).items()]
-    more = [*objects_in(arguments), *attached, *recording.files.items()]
+    more = [*objects_in(arguments), *attached, *recording.files.items(), *recording.grads.hooks.named]
     return Reached.of(again.reach(recording.recorder.executed.scopes(), tensors, more))

@@ -113,7 +113,7 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         passed_by=frozenset(reshaped),
         offset_sensitive=calling.offset_sensitive,
         grads=grads.assumed(),
-        unhooked=frozenset(grads.accumulated),
+        hooks=grads.expected_hooks(),
         apart=tuple(grads.beyond.assumed(list(grads.on_entry))),
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,

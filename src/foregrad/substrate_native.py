@@ -43,8 +43,6 @@ def has_hidden_hooks(tensor: torch.Tensor) -> bool:
     """
     if not tensor.requires_grad or not tensor.is_leaf:
         return False
-    if tensor._post_accumulate_grad_hooks:  # known to the leaf, and what is tried below would call them
-        return False
     first: Any = get_gradient_edge(tensor).node
     first.metadata["foregrad"] = True
     del first
@@ -52,6 +50,9 @@ def has_hidden_hooks(tensor: torch.Tensor) -> bool:
     if not node.metadata.pop("foregrad", False):
         return False
     grad, tensor.grad = tensor.grad, None
+    late = tensor._post_accumulate_grad_hooks or {}  # known to the leaf, and not to be called here
+    known = dict(late)
+    late.clear()
     try:
         arriving = torch.empty_like(tensor, requires_grad=False)
         with torch.no_grad():
@@ -59,6 +60,7 @@ def has_hidden_hooks(tensor: torch.Tensor) -> bool:
         return tensor.grad is not None and tensor.grad.data_ptr() == arriving.data_ptr()
     finally:
         tensor.grad = grad
+        late.update(known)
 
 
 #: Objects of C++ whose work consists of ops, or which are plain values.

@@ -56,6 +56,16 @@ def test_an_input_from_outside_that_backward_reaches(wrap):
 
 
 @same_as_eager
+def test_backward_reaches_an_input_that_keeps_its_grad_and_has_a_hook(wrap):
+    w = leaf(3)
+    x, seen = w.sin(), []
+    x.retain_grad()
+    x.register_hook(lambda gradient: seen.append(gradient.clone()) or gradient * 3)
+    wrap(squares)(x)
+    return seen, grads_of(w, x)
+
+
+@same_as_eager
 def test_hooks_behind_an_input_run_once(wrap):
     w = leaf(3)
     w.register_hook(lambda gradient: gradient * 2)
@@ -207,6 +217,14 @@ def test_a_history_that_leads_to_a_grad_in_use_is_noticed_at_a_later_call():
     g(v.sin())
     with pytest.raises(fg.CaptureError, match="used inside"):
         g(w.sin())
+
+
+def test_a_hook_that_comes_after_backward_has_gone_on_is_refused():
+    def f(x):
+        squares(x)
+        x.register_hook(lambda gradient: gradient * 2)
+
+    assert_refused(f, (leaf(3).sin(),), at="register_hook")
 
 
 def test_backward_beyond_inputs_that_share_memory_is_refused():

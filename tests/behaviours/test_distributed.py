@@ -118,10 +118,24 @@ def test_looking_for_hidden_hooks_calls_no_hook_of_a_parameter(tmp_path):
         (weight * x).sum().backward()
         optimizer.step()
 
-    with pytest.raises(fg.CaptureError, match="has hooks"):
+    with pytest.raises(fg.CaptureError, match="puts a tensor into seen"):
         step(torch.ones(3))
     assert seen == []
     assert held.requires_grad
+
+
+def test_hidden_hooks_are_found_beside_hooks_that_a_parameter_knows():
+    weight = nn.Parameter(torch.ones(3))
+    weight.register_post_accumulate_grad_hook(lambda parameter: None)
+    node = (weight * 2).grad_fn.next_functions[0][0]
+    node.register_hook(lambda *_: None)
+
+    def f(x):
+        (weight * x).sum().backward()
+
+    with pytest.raises(fg.CaptureError, match="hooks on its accumulator"):
+        fg.compile(f, backend="eager")(torch.ones(3))
+    assert len(weight._post_accumulate_grad_hooks) == 1
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -52,7 +52,7 @@ def plan_flags(
     for number in sorted(leaves - asked.keys()):
         if is_flagged(recording.recorder.objects[number]):
             placed.append((made_at(number) + 0.2, RequireGrad(number, True)))
-    before += [Hook(lifted.alias.object, hook) for lifted, hook in recording.intercept.hooks]
+    before += [Hook(lifted.alias.object, hook) for lifted, hook in recording.grads.hooks.registered.values()]
     return Flags(tuple(before), tuple(placed))
 
 

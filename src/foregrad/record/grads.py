@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +16,11 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.beyond import Beyond
+from foregrad.record.hooks import InputHooks
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.substrate import FakeTensor, has_hooks, no_dispatch_modes, no_function_modes
+from foregrad.substrate import FakeTensor, no_dispatch_modes, no_function_modes
 from foregrad.words.history import grad_of
 
 Input = Lifted
@@ -30,7 +31,7 @@ REPLACED: Any = object()  # the .grad on entry, where the function assigns anoth
 class Grads:
     """The gradients that inputs hold on entry, as far as the function has asked for them."""
 
-    def __init__(self, recorder: Recorder, inputs: Inputs) -> None:
+    def __init__(self, recorder: Recorder, inputs: Inputs, on_hook: Callable[[Any], None]) -> None:
         self._recorder = recorder
         self._inputs = inputs
         self._nodes: list[Any] = []  # accumulators of the ghosts: the hooks on them live as long as they do
@@ -40,16 +41,14 @@ class Grads:
         self._thread = threading.get_ident()
         self.on_entry: dict[Input, Any] = {}  # the ghost of the .grad, None, or `REPLACED`
         self.accumulated: set[Input] = set()  # inputs to which `backward()` inside the function adds
-        self.hooked: set[Lifted] = set()  # inputs that have hooks, or on which the function registers one
         self.is_nested = False  # whether a backward, which is recorded, runs another one that reaches inputs
         self.beyond = Beyond(recorder, inputs)
-        self.is_collecting = False  # whether the engine is to add to the .grad of ghosts, to see what arrives
+        self.hooks = InputHooks(recorder, self.beyond, on_hook)
         inputs.on_lift = self.watch
 
     def watch(self, lifted: Input) -> None:
         """Be told before the engine adds to the .grad of a ghost."""
-        if lifted.real is not None and lifted.ghost.requires_grad and lifted.real._backward_hooks:
-            self.hook(lifted)
+        self.hooks.lifted(lifted)
         leaf = lifted.slot if lifted.slot is not None else lifted.ghost
         if not leaf.requires_grad or not leaf.is_leaf or leaf.is_inference():
             return
@@ -60,7 +59,7 @@ class Grads:
 
         def before(arrived: Any) -> Any:
             grads, found = me(), it()
-            if grads is None or found is None or grads.is_collecting:
+            if grads is None or found is None or grads.hooks.is_collecting:
                 return None
             with no_function_modes():
                 return grads._accumulates(found, arrived)
@@ -92,21 +91,6 @@ class Grads:
         if accumulator is not None:
             self._handles.append((accumulator, accumulator.register_prehook(move)))
 
-    def hook(self, lifted: Lifted) -> None:
-        """A hook on an input belongs to the real tensor, so no gradient inside the function would pass through it."""
-        self.hooked.add(lifted)
-        me, it = weakref.ref(self), weakref.ref(lifted)
-
-        def before(_: torch.Tensor) -> None:
-            grads, found = me(), it()
-            if grads is not None and found is not None and not grads._recorder.phase:
-                raise grads._refusal(
-                    f"a gradient inside the function passes an input {found.spec} that has hooks",
-                    "Remove the hooks, or take the gradient outside.",
-                )
-
-        lifted.ghost.register_hook(before)
-
     @contextmanager
     def collected(self, slots: Sequence[Any], reals: Sequence[Any]) -> Iterator[list[torch.Tensor | None]]:
         """While the engine adds to the .grad of the slots, which are leaves; gives what has arrived there, and leaves
@@ -123,12 +107,12 @@ class Grads:
         handles = [node.register_prehook(self._refuse_real) for node in nodes if node is not None]
         for leaf in leaves:
             leaf.grad = None
-        self.is_collecting = True
+        self.hooks.is_collecting = True
         try:
             yield arrived
             arrived += [leaf.grad for leaf in leaves]
         finally:
-            self.is_collecting = False
+            self.hooks.is_collecting = False
             for handle in handles:
                 handle.remove()
             for leaf, grad in zip(leaves, before, strict=True):
@@ -152,11 +136,6 @@ class Grads:
                 )
             self.beyond.arrive(lifted, arrived[0], list(self.on_entry))
             return (None,)
-        if lifted in self.hooked or (lifted.real is not None and has_hooks(lifted.real)):
-            raise self._refusal(
-                f"backward() inside the function reaches an input {lifted.spec} that has hooks",
-                "Remove the hooks, or run backward() outside.",
-            )
         self.open(lifted)
         self.accumulated.add(lifted)
         return None
@@ -195,6 +174,10 @@ class Grads:
         for _, handle in self._handles:
             handle.remove()
         self._handles = []
+
+    def expected_hooks(self) -> dict[Input, tuple[Any, ...]]:
+        """Inputs that a gradient inside the function passes, and the hooks that they had on entry."""
+        return {one: self.hooks.on_entry.get(one, ()) for one in (*self.accumulated, *self.beyond.targets)}
 
     def assumed(self) -> tuple[tuple[Input, Lifted | None], ...]:
         """Inputs whose .grad on entry matters, and the input that it is, or None."""

@@ -7,7 +7,6 @@ here: `x.data = y`, `.grad`, and reading data that a ghost does not have.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import BuiltinMethodType
@@ -15,7 +14,6 @@ from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
-from torch.utils.hooks import RemovableHandle
 
 from foregrad.errors import CaptureError
 from foregrad.record.clocks import Moment
@@ -24,7 +22,7 @@ from foregrad.record.faces import SHAPES, faced
 from foregrad.record.frames import user_frame
 from foregrad.record.ghosts import written
 from foregrad.record.grads import Grads
-from foregrad.record.inputs import Inputs, Lifted
+from foregrad.record.inputs import Inputs
 from foregrad.record.items import Item, ItemNode
 from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
@@ -58,7 +56,6 @@ class Intercept(TorchFunctionMode):
         self._recorder = recorder
         self._inputs = inputs
         self._grads = grads
-        self.hooks: list[tuple[Lifted, Callable[..., Any]]] = []
         self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
         self.flags: list[tuple[int, int, bool]] = []  # objects told to require a gradient or not, and after which op
         self.looks = Looks()
@@ -209,11 +206,15 @@ class Intercept(TorchFunctionMode):
         tensor, hook = args[0], args[1] if len(args) > 1 else kwargs["hook"]
         lifted = self._inputs.of_ghost(tensor)
         if lifted is not None and not lifted.was_rebased and not self._holds_ghosts(hook):
-            self.hooks.append((lifted, hook))
-            self._grads.hook(lifted)
-            return RemovableHandle(OrderedDict())
+            return self._grads.hooks.register(lifted, hook)
         if isinstance(hook, BuiltinMethodType):
             self.hooked.append((hook.__qualname__, hook.__self__, user_frame(2)[0]))
+        return func(*args, **kwargs)
+
+    def register_late_hook(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A hook that runs after the engine has added to a .grad, on an input, would run outside too."""
+        if self._inputs.of_ghost(args[0]) is not None:
+            refuse("registers a hook on an input that runs after its .grad is set", "Register it outside.")
         return func(*args, **kwargs)
 
     def _holds_ghosts(self, hook: Any) -> bool:
@@ -355,6 +356,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.__format__: Intercept.format,
     **dict.fromkeys(FUSED_OPTIMIZERS, Intercept.fused),
     Tensor.register_hook: Intercept.register_hook,
+    Tensor.register_post_accumulate_grad_hook: Intercept.register_late_hook,
     Tensor.retain_grad: Intercept.retain_grad,
     Tensor.tensor_split: Intercept.tensor_split,
     torch.tensor_split: Intercept.tensor_split,
@@ -384,4 +386,9 @@ _NOT_ON_WRAPPERS = {
     Intercept.retain_grad,
     Intercept.read,
 }
-_NOT_ON_WRAPPED_INPUTS = {Intercept.get_grad, Intercept.set_grad, Intercept.register_hook}
+_NOT_ON_WRAPPED_INPUTS = {
+    Intercept.get_grad,
+    Intercept.set_grad,
+    Intercept.register_hook,
+    Intercept.register_late_hook,
+}

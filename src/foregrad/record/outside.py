@@ -7,6 +7,7 @@ attributes and items. These are copied, one level each, and compared when everyt
 from __future__ import annotations
 
 import dis
+import functools
 import gc
 import os
 from collections import deque
@@ -83,6 +84,7 @@ class Outside:
         self._kept: dict[Any, Kept] = {}
         self._looked: dict[tuple[int, int], Any] = {}  # objects by code and id, which are kept alive
         self._num_begun = 0
+        self._outer: set[Any] = set()  # code that was there before the function ran, and that nobody inside calls
         self._elsewhere: frozenset[int] = frozenset()
         self.copied: frozenset[int] = frozenset()  # ids of lists and dicts that stand for those of the caller
 
@@ -94,13 +96,21 @@ class Outside:
         """Look at an object that a function of C may change; `code` has given it away."""
         self._look(name, value, code or _UNKNOWN, Names(frozenset(), frozenset()), None, False)
 
+    def enter(self, function: Any) -> None:
+        """A function that was there before is about to be called by torch, such as a hook of an input."""
+        while isinstance(function, functools.partial):
+            function = function.func
+        function = getattr(function, "__func__", function)
+        kind: Any = type(function)
+        self._outer.add(getattr(function, "__code__", None) or getattr(kind.__call__, "__code__", None))
+
     def begins(self, frame: FrameType) -> None:
         """A function of Python is about to run."""
         code, variables = frame.f_code, frame.f_globals
         names = _names_to_follow(code)
         if names is None:
             return
-        is_inner, self._num_begun = self._num_begun > 0, self._num_begun + 1
+        is_inner, self._num_begun = self._num_begun > 0 and code not in self._outer, self._num_begun + 1
         if not is_inner:
             self.look_at("os.environ", os.environ, code)
         for name, value in list(frame.f_locals.items()):
@@ -163,7 +173,7 @@ _ELSEWHERE = (torch.Tensor, ModuleType, CodeType, FrameType, torch.optim.Optimiz
 def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
     """What an object holds that code can get at by these names."""
     if isinstance(value, dict):
-        yield from ((f"{name}[{key!r}]", one) for key, one in list(value.items())[:_MOST_ITEMS])
+        yield from ((f"{name}[{_key_text(key)}]", one) for key, one in list(value.items())[:_MOST_ITEMS])
     elif isinstance(value, (list, tuple, deque)):
         yield from ((f"{name}[{place}]", one) for place, one in enumerate(list(value)[:_MOST_ITEMS]))
     elif isinstance(value, CellType):
@@ -182,6 +192,11 @@ def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, 
     found = attributes(value) or {}
     is_queue = type(value).__module__ == "queue"  # its methods, which are not looked at, read its attributes
     yield from ((f"{name}.{key}", one) for key, one in found.items() if key in names or is_queue)
+
+
+def _key_text(key: Any) -> str:
+    """A key in words, without a call of code that is not Python's own."""
+    return repr(key) if type(key) in PLAIN else f"a {type(key).__name__}"
 
 
 def _in_words(kept: Kept) -> Iterator[Change]:

@@ -124,12 +124,12 @@ class Recording:
         if sizes is not None:
             sizes.here = self.recorder.here
         self.inputs = Inputs(self.recorder)
-        self.grads = Grads(self.recorder, self.inputs)
+        self.watched, self.given = Watched(self.recorder.executed), Given()
+        self.grads = Grads(self.recorder, self.inputs, self.watched.outside.enter)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
         self.modules = CalledModules(self.recorder, names)
         self.numbers = Numbers(lambda: self.recorder.module)
-        self.watched, self.given = Watched(self.recorder.executed), Given()
         self.backwards = Backwards(self.recorder.executed, self.intercept.hooked)
         self.files: dict[str, File] = {}  # that were read
         self.num_forward = 0

@@ -38,7 +38,7 @@ class Assumptions:
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
     grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
-    unhooked: frozenset[Lifted | Outer]  # inputs to which the program adds a gradient in place of the engine
+    hooks: dict[Lifted, tuple[Any, ...]]  # those of inputs that a gradient inside the function passes
     passed_by: frozenset[Lifted]  # views whose gradient goes to what they are views of
     apart: tuple[Apart, ...]  # inputs, and others that their histories do not lead to
     unread: frozenset[int]  # objects of which it only matters whether they are there

@@ -22,11 +22,11 @@ from foregrad.runtime.miss import PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern
 from foregrad.runtime.reasons import check, one_line
-from foregrad.runtime.same import SameState, SameTensors, free_dims, same_tensors
+from foregrad.runtime.same import SameState, SameTensors, free_dims, other_hooks, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
-from foregrad.substrate import has_hooks, tree_flatten
+from foregrad.substrate import tree_flatten
 from foregrad.words.history import (
     attributes_of,
     gets_no_gradient,
@@ -300,8 +300,8 @@ class GuardWriter:
         for lifted, name in tensors:
             if lifted.alias.storage.is_grown:
                 self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
-            if lifted in self.assumed.unhooked:
-                self.miss_if(f"{self.source.name('has_hooks', has_hooks)}({name})")
+            if lifted in self.assumed.hooks:
+                self.miss_if(other_hooks(self.source, name, self.assumed.hooks[lifted]))
             if lifted in self.assumed.passed_by:
                 self.miss_if(f"{self.source.name('keeps_gradient', keeps_gradient)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:

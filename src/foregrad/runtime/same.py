@@ -1,4 +1,4 @@
-"""Same: guards of torch's, written in C++, and how to make them again."""
+"""Same: guards of torch's, written in C++, and how to make them again; and guards of hooks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate import TensorGuards, global_state, global_state_guard
+from foregrad.runtime.source import Source
+from foregrad.substrate import TensorGuards, global_state, global_state_guard, has_hooks
+from foregrad.words.attached_hooks import has_other_hooks
 from foregrad.words.size import Size
 from foregrad.words.spec import Spec
 
@@ -109,3 +111,10 @@ class SameState:
     def make(self) -> Check:
         check: Check = global_state_guard(self.state).check
         return check
+
+
+def other_hooks(source: Source, name: str, hooks: tuple[Any, ...]) -> str:
+    """An expression for whether the hooks of a tensor are not those that a program runs in place of the engine."""
+    if not hooks:
+        return f"{source.name('has_hooks', has_hooks)}({name})"
+    return f"{source.name('has_other_hooks', has_other_hooks)}({name}, {source.name('hooks', hooks)})"

@@ -1,0 +1,29 @@
+"""Attached hooks: whom the engine calls when a gradient passes a tensor."""
+
+from __future__ import annotations
+
+from types import MethodType
+from typing import Any
+
+import torch
+
+#: Stands between the hooks before the engine adds to a .grad and those after.
+THEN: Any = None
+
+
+def hooks_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Whom the engine calls before and after it adds to the .grad of a tensor."""
+    if not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks:
+        return ()
+    before, after = (tensor._backward_hooks or {}), (tensor._post_accumulate_grad_hooks or {})
+    return (*before.values(), THEN, *after.values())
+
+
+def has_other_hooks(tensor: torch.Tensor, hooks: tuple[Any, ...]) -> bool:
+    """Whether the hooks of a tensor are not these."""
+    now = hooks_of(tensor)
+    return len(now) != len(hooks) or not all(map(_is_same, now, hooks))
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    return one is other or (type(one) is MethodType and type(other) is MethodType and one == other)
