@@ -45,7 +45,6 @@ from foregrad.refusals import (
     refuse_made_modules,
     refuse_made_up,
     refuse_sizes,
-    refuse_wrappers,
 )
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
@@ -180,7 +179,7 @@ def _capture_call(
         stage = _stage(recording, stored)
         looked = look(recording, target, body, state, reach, arguments)
         locations = _located(recording, looked.places, declared)
-        refuse_made_up(recording, locations)
+        refuse_made_up(recording, locations, declared)
         refuse_sizes(recording)
         program = build(stage, _name(target))
     except BaseException as error:
@@ -199,10 +198,12 @@ def _stage(recording: Recording, stored: list[Store]) -> Stage:
     refuse_growth(recording)
     refuse_hidden_hooks(recording)
     refuse_hooks_on_views(recording)
+    wrapped = recording.wrapped
+    stored = wrapped.take_stores(stored)
     kept_outside = [tensor for store in stored for tensor in store.tensors() if recording.recorder.knows(tensor)]
-    refuse_wrappers(recording, kept_outside)
-    grads = recording.grads.changes([*recording.results, *kept_outside])
-    kept_outside += [grad for _, grad in grads if grad is not None]
+    changed = recording.grads.changes([*recording.results, *kept_outside])
+    grads = [(wrapped.take_stored(owner, ""), wrapped.take_stored(grad, "a .grad")) for owner, grad in changed]
+    kept_outside += [grad for _, grad in grads if isinstance(grad, torch.Tensor)]
     results = find_results(recording, [*kept_outside, *recording.grads.beyond.gradients])
     return _differentiate(recording, results, tuple(stored), tuple(grads))
 

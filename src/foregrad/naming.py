@@ -15,12 +15,17 @@ def give_names(recording: Recording, places: dict[int, Location], declared: Decl
     known.update((tensor, ("input", name)) for tensor, name in recording.inputs.names.items())
     for outer in recording.inputs.outer:
         outer.role, outer.name = known.get(id(outer.real), (outer.role, outer.name))
+        if id(outer.real) in declared.tensors and id(outer.real) not in known:
+            outer.role, outer.name = "state", _state_name(declared.tensors[id(outer.real)], places)
+    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
+    for outer in recording.inputs.outer:
+        if outer.ghost in owners:
+            outer.role, outer.name = "closure", f"{owners[outer.ghost].name}.grad"
     wholes = {
         part: (outer, path)
         for outer in recording.inputs.outer
         for part, path in zip(outer.parts, outer.paths, strict=True)
     }
-    owners = {grad: lifted for lifted, grad in recording.grads.on_entry.items() if isinstance(grad, torch.Tensor)}
     for lifted in recording.inputs.all:
         if id(lifted.real) in known:
             lifted.role, lifted.name = known[id(lifted.real)]

@@ -9,16 +9,17 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.beside import Beside, Change, refuse_number_or_tensor, tensors_in
+from foregrad.record.declared import Declared
 from foregrad.record.escapes import Escape, escapes
 from foregrad.record.given import Edits
 from foregrad.record.recording import Recording
 from foregrad.record.results import reshaped_views
 from foregrad.record.trace import Alias
+from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable, variables
 from foregrad.substrate_native import has_hidden_hooks
 from foregrad.words.history import attributes_of, keeps_gradient
 from foregrad.words.spec import Spec
-from foregrad.words.wrapped import is_wrapper
 
 
 def changes_of(
@@ -176,20 +177,12 @@ def refuse_sizes(recording: Recording) -> None:
         )
 
 
-def refuse_wrappers(recording: Recording, stored: list[torch.Tensor]) -> None:
-    """Only results are wrapped again."""
-    for tensor in stored:
-        if is_wrapper(tensor):
-            raise CaptureError(
-                f"the function stores a {type(tensor).__name__} in a module or in declared state.\n"
-                f"{recording.definition}\nReturn it and store it outside, or store its parts."
-            )
-
-
-def refuse_made_up(recording: Recording, locations: dict[Any, Location]) -> None:
+def refuse_made_up(recording: Recording, locations: dict[Any, Location], declared: Declared) -> None:
     """A tensor that the function has made around tensors from outside would always be the one of this call."""
+    grads = [grad for _, grad in recording.grads.assumed() if isinstance(grad, Outer)]
     for outer in recording.inputs.outer:
-        if not outer.is_argument and outer not in locations:
+        is_found = outer.is_argument or outer in locations or outer in grads or id(outer.real) in declared.tensors
+        if not is_found:
             raise CaptureError(
                 f"the function uses a {outer.recipe} that is no argument, and in no module or variable.\n"
                 f"{recording.definition}\nPass it as an argument."

@@ -103,8 +103,8 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if is_functorch_wrapped_tensor(tensor):
         return []
     if is_traceable_wrapper_subclass(tensor):
-        names = tensor.__tensor_flatten__()[0]
-        return [part for name in names for part in parts(getattr(tensor, name))]
+        members = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
+        return [part for member in members if isinstance(member, torch.Tensor) for part in parts(member)]
     of_layout = _PARTS.get(tensor.layout)
     if of_layout is None:
         return []

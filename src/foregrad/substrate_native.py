@@ -15,7 +15,15 @@ from torch._C import DispatchKey, TensorBase
 from torch._C._dynamo import eval_frame
 from torch.autograd.graph import get_gradient_edge
 
-__all__ = ["dynamo_frames", "has_hidden_hooks", "hide_from_dynamo", "is_native_object", "replaced_methods"]
+from foregrad.substrate_graph import parts
+
+__all__ = [
+    "dynamo_frames",
+    "has_hidden_hooks",
+    "hide_from_dynamo",
+    "is_native_object",
+    "replaced_methods",
+]
 
 
 _SKIP = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
@@ -57,10 +65,14 @@ def has_hidden_hooks(tensor: torch.Tensor) -> bool:
         arriving = torch.empty_like(tensor, requires_grad=False)
         with torch.no_grad():
             node(arriving)
-        return tensor.grad is not None and tensor.grad.data_ptr() == arriving.data_ptr()
+        return tensor.grad is not None and _memory(tensor.grad) == _memory(arriving)
     finally:
         tensor.grad = grad
         late.update(known)
+
+
+def _memory(tensor: torch.Tensor) -> list[int]:
+    return [part.data_ptr() for part in parts(tensor)]
 
 
 #: Objects of C++ whose work consists of ops, or which are plain values.

@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor, Partial, Replicate, Shard, distrib
 
 import foregrad as fg
 
+BACKEND = os.environ.get("FOREGRAD_BACKEND", "eager")
 LINEAR, NORM, EMBEDDING = nn.Linear(6, 4), nn.LayerNorm(6), nn.Embedding(10, 6)
 ROWS, COLUMNS, WHOLE = Shard(0), Shard(1), Replicate()
 
@@ -38,6 +39,8 @@ def main(rank, path):
         for case in CASES:
             check(*case, mesh)
         collectives(mesh)
+        for weight, given in ((ROWS, WHOLE), (WHOLE, ROWS)):
+            training(weight, given, mesh)
     print("same")
 
 
@@ -55,7 +58,7 @@ def check(layer, weight, given, mesh):
 
 
 def compiled(fn):
-    return fg.compile(fn, backend=os.environ.get("FOREGRAD_BACKEND", "eager"))
+    return fg.compile(fn, backend=BACKEND)
 
 
 def run(wrap, layer, weight, given, mesh):
@@ -112,6 +115,29 @@ def collectives(mesh):
     text = str(twice.captures[0].program)
     assert text.count("_c10d_functional.all_gather_into_tensor(") == 3, text
     assert text.count("_c10d_functional.wait_tensor(") >= 3, text
+
+
+def training(weight, given, mesh):
+    """Three steps, with gradients and state of an optimizer that are DTensors."""
+    found = []
+    for decorate in (lambda *state: lambda step: step, lambda *state: fg.step(*state, backend=BACKEND)):
+        torch.manual_seed(0)
+        layer = nn.Linear(6, 4, bias=False)
+        layer.weight = nn.Parameter(distribute_tensor(layer.weight.detach(), mesh, [weight]))
+        optimizer = torch.optim.AdamW(layer.parameters(), lr=0.1)
+
+        @decorate(layer, optimizer)
+        def step(x, layer=layer, optimizer=optimizer):
+            optimizer.zero_grad()
+            layer(x).square().sum().backward()
+            optimizer.step()
+
+        for _ in range(3):
+            step(distribute_tensor(torch.randn(4, 6), mesh, [given]))
+        state = optimizer.state[layer.weight]
+        tensors = [layer.weight.detach(), layer.weight.grad, state["exp_avg"], state["exp_avg_sq"]]
+        found.append(([one.placements for one in tensors], tensors, [type(one) for one in tensors]))
+    compare(*found, f"training, weight {weight}, argument {given}")
 
 
 if __name__ == "__main__":

@@ -53,7 +53,7 @@ class Stage:
     phase: int = 0
     earlier: Backward | None = None
     stored: tuple[Store, ...] = ()  # what the function puts into modules and declared state
-    grads: tuple[tuple[torch.Tensor, torch.Tensor | None], ...] = ()  # which tensors get which .grad
+    grads: tuple[tuple[Any, Any], ...] = ()  # which tensors get which .grad; an `OuterRef` for those that wrap others
     live: frozenset[int] = frozenset()  # inputs that an earlier program of the recording reads as backward finds them
 
     @property
@@ -196,11 +196,12 @@ class _Builder:
             for i, o in enumerate(self.stage.recording.outputs)
             if isinstance(o, torch.Tensor) and (o is base.ghost or o._base is base.ghost)
         ]
-        places += part_names(self.stage.recording, base.ghost)
+        places += part_names(self.stage.recording, self.stage.grads, base.ghost)
         recorder = self.stage.recording.recorder
-        places += [
-            f"{self._object_name(recorder.alias(t).object)}.grad" for t, g in self.stage.grads if g is base.ghost
+        owners = [
+            recorder.alias(t).object for t, g in self.stage.grads if g is base.ghost and isinstance(t, torch.Tensor)
         ]
+        places += [f"{self._object_name(owner)}.grad" for owner in owners]
         return ",".join(places) or f"object {number}"
 
     def _object_name(self, number: int) -> str:
@@ -328,9 +329,7 @@ class _Builder:
             live=tuple(live),
             backward_error=self.stage.backward.error if self.stage.backward else None,
             offset_sensitive=frozenset(sensitive),
-            grads=tuple(
-                (recorder.alias(t).object, None if g is None else recorder.alias(g).object) for t, g in self.stage.grads
-            ),
+            grads=tuple((_refer(t, recorder), _refer(g, recorder)) for t, g in self.stage.grads),
             retained=tuple(dict.fromkeys(recorder.alias(t).object for t in self.stage.retained)),
             checks=checks,
             wrapping=wrapping_of(recording, self.stage.backward),
@@ -378,9 +377,9 @@ def replaced_grads(recording: Recording, effects: Effects, unread: set[int]) -> 
     seen = {alias(t).object for t in recording.results} | {step.target for step in effects.steps}
     found: dict[int, int] = {}
     for lifted, grad in recording.grads.assumed():
-        if grad is None or lifted.ghost.grad is grad.ghost or grad.alias.object not in unread - seen:
+        if not isinstance(lifted, Lifted) or not isinstance(grad, Lifted) or lifted.ghost.grad is grad.ghost:
             continue
-        if grad.base is None and not grad.is_argument and not grad.is_hidden:
+        if grad.alias.object in unread - seen and grad.base is None and not grad.is_argument and not grad.is_hidden:
             found[lifted.alias.object] = grad.alias.object
     return found if len(set(found.values())) == len(found) else {}
 

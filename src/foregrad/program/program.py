@@ -49,7 +49,7 @@ class Calling:
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
     checks: Checks
     stored: tuple[Store, ...]  # what to put into modules and declared state; `Ref`s for tensors
-    grads: tuple[tuple[int, int | None], ...]  # the .grad to assign: to which object, which object
+    grads: tuple[tuple[Any, Any], ...]  # the .grad to assign: to which tensor, which tensor or None; `Ref`s
     replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     wrapping: Wrapping  # tensors that wrap others, at the edges

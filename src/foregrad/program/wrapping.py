@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -48,18 +50,27 @@ def _wrap(recording: Recording, made: Made) -> Wrap:
     return Wrap(made.recipe, objects, made.form, made.version)
 
 
-def part_names(recording: Recording, ghost: torch.Tensor) -> list[str]:
-    """The names of a tensor that is a part of results."""
+def part_names(recording: Recording, grads: Iterable[tuple[Any, Any]], ghost: torch.Tensor) -> list[str]:
+    """The names of a tensor that is a part of results, or of what the function leaves in a .grad or in state."""
+    owners = {grad.index: owner for owner, grad in grads if isinstance(grad, OuterRef) and grad.letter == "u"}
     found = []
     for index, made in enumerate(recording.wrapped.made):
         places = [
             str(i) for i, o in enumerate(recording.outputs) if isinstance(o, OuterRef) and o == OuterRef("u", index)
         ]
         places = places or [outer.name for outer, ref in recording.wrapped.rewritten if ref.index == index]
+        stored = f"{_name(recording, owners[index])}.grad" if index in owners else recording.wrapped.names.get(index)
+        places = places or [stored or f"object {index}"]
         if isinstance(made, Made):
             pairs = zip(made.parts, made.paths, strict=True)
             found += [place + path for part, path in pairs if part is ghost for place in places]
     return found
+
+
+def _name(recording: Recording, owner: Any) -> str:
+    """The name of an input, as a tensor or by its place."""
+    found = recording.inputs.outer[owner.index] if isinstance(owner, OuterRef) else recording.inputs.of_ghost(owner)
+    return "a result" if found is None else found.name
 
 
 def gradient_names(names: list[str], wholes: tuple[Whole | None, ...]) -> list[str]:

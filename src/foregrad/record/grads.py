@@ -20,10 +20,11 @@ from foregrad.record.hooks import InputHooks
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.wrapped import Outer
 from foregrad.substrate import FakeTensor, no_dispatch_modes, no_function_modes
 from foregrad.words.history import grad_of
 
-Input = Lifted
+Input = Lifted | Outer
 
 REPLACED: Any = object()  # the .grad on entry, where the function assigns another one without a look at it
 
@@ -52,7 +53,7 @@ class Grads:
         leaf = lifted.slot if lifted.slot is not None else lifted.ghost
         if not leaf.requires_grad or not leaf.is_leaf or leaf.is_inference():
             return
-        node = _accumulator(leaf)
+        node = lifted.edge.node if isinstance(lifted, Outer) and lifted.edge is not None else _accumulator(leaf)
         if node is None:  # a view made under no_grad gets no gradient
             return
         me, it = weakref.ref(self), weakref.ref(lifted)  # the engine's nodes are nothing that Python can collect
@@ -66,7 +67,7 @@ class Grads:
 
         node.register_prehook(before)
         self._nodes.append(node)
-        if lifted.is_leaf and not self._recorder.phase:
+        if isinstance(lifted, Lifted) and lifted.is_leaf and not self._recorder.phase:
             self._redirect(lifted, node)
 
     def _redirect(self, lifted: Lifted, node: Any) -> None:
@@ -129,7 +130,7 @@ class Grads:
         what it is to add there instead, if that is something else."""
         self.is_nested = self.is_nested or self._recorder.phase > 0
         if not lifted.ghost.is_leaf:
-            if self._recorder.phase:
+            if self._recorder.phase or isinstance(lifted, Outer):
                 raise self._refusal(
                     f"a backward inside the function or a backward reaches an input {lifted.spec} that is no leaf",
                     "Pass a leaf, or run this part outside.",
@@ -179,10 +180,11 @@ class Grads:
         """Inputs that a gradient inside the function passes, and the hooks that they had on entry."""
         return {one: self.hooks.on_entry.get(one, ()) for one in (*self.accumulated, *self.beyond.targets)}
 
-    def assumed(self) -> tuple[tuple[Input, Lifted | None], ...]:
+    def assumed(self) -> tuple[tuple[Input, Input | None], ...]:
         """Inputs whose .grad on entry matters, and the input that it is, or None."""
+        entered = self._inputs.entered
         known = [(lifted, grad) for lifted, grad in self.on_entry.items() if grad is not REPLACED]
-        return tuple((lifted, None if grad is None else self._inputs.of_ghost(grad)) for lifted, grad in known)
+        return tuple((lifted, None if g is None else entered(g)) for lifted, g in known)
 
     def changes(self, seen: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Which of these tensors, and of the inputs, have another .grad than on entry; a gradient may have one too."""

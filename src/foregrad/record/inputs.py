@@ -92,7 +92,7 @@ class Inputs:
         self._places: dict[int, Callable[[], Any]] = {}
         self._late: set[Lifted] = set()  # first met in a backward
         self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
-        self.on_lift: Callable[[Lifted], None] = lambda lifted: None
+        self.on_lift: Callable[[Lifted | Outer], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
         self.outer: list[Outer] = []
         self.apart: list[
@@ -136,6 +136,10 @@ class Inputs:
         """The input that wraps others whose ghost this is."""
         return self._outer_by_ghost.get(id(ghost))
 
+    def entered(self, ghost: torch.Tensor) -> Lifted | Outer | None:
+        """The input, plain or not, whose ghost this is."""
+        return self._by_ghost.get(id(ghost)) or self._outer_by_ghost.get(id(ghost))
+
     def lift_arguments(self, tensors: Sequence[torch.Tensor], definition: str) -> None:
         for tensor in tensors:
             self._check_kind(tensor, definition)
@@ -171,6 +175,7 @@ class Inputs:
         outer = make_outer(real, lifted, len(self.outer), is_argument=is_argument)
         self._outer_by_id[id(real)] = self._outer_by_ghost[id(outer.ghost)] = outer
         self.outer.append(outer)
+        self.on_lift(outer)
         return outer.ghost
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:

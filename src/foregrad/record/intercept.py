@@ -85,16 +85,18 @@ class Intercept(TorchFunctionMode):
         special = _SPECIAL.get(func)
         first: Any = args[0] if args else next(iter(kwargs.values()), None)
         if special is not None and not (isinstance(first, Tensor) and is_functorch_wrapped_tensor(first)):
-            if not is_wrapper(first):
+            if not is_wrapper(first) or special in _ON_WRAPPERS:
                 return special(self, func, args, kwargs)
-            self._check_wrapper(func, special, first)
+            self._check_wrapper(func, special, first, args)
         result = func(*args, **kwargs)
         if is_wrapper(result) or type(result) in (tuple, list):
             self.looks.note(func, args, kwargs, result)
         return result
 
-    def _check_wrapper(self, func: Any, special: Any, tensor: Tensor) -> None:
+    def _check_wrapper(self, func: Any, special: Any, tensor: Tensor, args: Any) -> None:
         """Refuse what is not done on tensors that wrap others: the rest they do themselves."""
+        if func is Tensor.requires_grad_ and tensor.requires_grad is (args[1] if len(args) > 1 else True):
+            return  # as it is already
         is_input = self._inputs.outer_of(tensor) is not None
         if special in _NOT_ON_WRAPPERS or (is_input and special in _NOT_ON_WRAPPED_INPUTS):
             name = getattr(func, "__self__", func).__name__  # of a property, or of the method itself
@@ -184,13 +186,13 @@ class Intercept(TorchFunctionMode):
         return result
 
     def get_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        lifted = self._inputs.of_ghost(args[0])
+        lifted = self._inputs.entered(args[0])
         if lifted is not None:
             self._grads.open(lifted)
         return func(*args)
 
     def set_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
-        lifted = self._inputs.of_ghost(args[0])
+        lifted = self._inputs.entered(args[0])
         if lifted is not None:
             self._grads.replace(lifted)
         return func(*args)
@@ -386,9 +388,5 @@ _NOT_ON_WRAPPERS = {
     Intercept.retain_grad,
     Intercept.read,
 }
-_NOT_ON_WRAPPED_INPUTS = {
-    Intercept.get_grad,
-    Intercept.set_grad,
-    Intercept.register_hook,
-    Intercept.register_late_hook,
-}
+_NOT_ON_WRAPPED_INPUTS = {Intercept.register_hook, Intercept.register_late_hook}
+_ON_WRAPPERS = {Intercept.get_grad, Intercept.set_grad}

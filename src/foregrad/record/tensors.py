@@ -12,6 +12,7 @@ import torch
 from foregrad.errors import CaptureError
 from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
+from foregrad.record.origins import where
 from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Op, Storage, geometry_of
 from foregrad.substrate import give_memory, no_dispatch_modes, take_memory, version_of
@@ -121,6 +122,11 @@ class Tensors:
         if found is not None:
             return found
         storage = self._storage_of.get(tensor.untyped_storage()._cdata)
+        if storage is None and is_wrapper(tensor):
+            raise CaptureError(
+                f"an op of torch's takes a {type(tensor).__name__} past the class that carries out its ops, as a fused "
+                f"optimizer does.\n{where('')}\nUse another form (fused=False), or a plain tensor."
+            )
         if storage is None:
             return self.alias(self._lift(tensor))
         geometry = geometry_of(tensor, has_symbols=self.sizes is not None)

@@ -30,7 +30,7 @@ class Part(Protocol):
     spec: Spec
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, weakref_slot=True)
 class Outer(Entered):
     """A real tensor that wraps others, and its ghost."""
 

@@ -6,7 +6,8 @@ function made it. Of any other the parts get its history, so that the program kn
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -66,11 +67,12 @@ class WrappedResults:
         self._known: dict[int, OuterRef] = {}
         self._roots: list[torch.Tensor] = []  # of the results
         self.made: list[Made | Look] = []
+        self.names: dict[int, str] = {}  # of what is made, by place
         self.rewritten: list[tuple[Outer, OuterRef]] = []  # inputs that have another history, and that history
 
     def expect(self, results: list[torch.Tensor]) -> None:
         """All results that wrap others: which of them are views of each other decides how each is made."""
-        self._roots = [self._looks.root(result) for result in {id(r): r for r in results}.values()]
+        self._roots += [self._looks.root(result) for result in {id(r): r for r in results}.values()]
 
     def take(self, ghost: torch.Tensor, name: str) -> OuterRef:
         """How a call refers to a result."""
@@ -83,6 +85,7 @@ class WrappedResults:
             made = self._look(call, name) if call is not None and is_seen else self._made(ghost, name)
             self._known[id(ghost)] = OuterRef("u", len(self.made))
             self.made.append(made)
+            self.names[len(self.made) - 1] = name
         return self._known[id(ghost)]
 
     def take_rewritten(self) -> None:
@@ -104,6 +107,23 @@ class WrappedResults:
             found += [gradient] if made is None else made.parts
             wholes.append(None if made is None else Whole(made.recipe, made.paths, made.form))
         return found, tuple(wholes)
+
+    def take_stores(self, stores: Sequence[Any]) -> list[Any]:
+        """What the function leaves in modules and in declared state, with references to what wraps others."""
+        self.expect([t for store in stores for t in store.tensors() if is_wrapper(t)])
+        return [replace(store, value=self.take_stored(store.value, store.slot.name)) for store in stores]
+
+    def take_stored(self, value: Any, name: str) -> Any:
+        """What the function leaves in a module, in declared state or in a .grad, with such references."""
+        if type(value) in (list, tuple):
+            return type(value)(self.take_stored(v, name) for v in value)
+        if isinstance(value, dict):
+            return {key: self.take_stored(v, f"{name}.{key}") for key, v in value.items()}
+        if not isinstance(value, torch.Tensor) or not is_wrapper(value) or not self._recorder.knows(value):
+            return value
+        if value.requires_grad and self._inputs.outer_of(value) is None:
+            raise self._refusal(f"stores a {type(value).__name__} with a history in {name}")
+        return self.take(value, name)
 
     def _look(self, call: Call, name: str) -> Look:
         of = self.take(call.of, name)
@@ -144,8 +164,6 @@ class WrappedResults:
 
     def _check(self, outer: Outer) -> None:
         """Refuse what a call would not do to an input that wraps others."""
-        if outer.slot is not None and outer.slot.grad is not None:
-            raise self._refusal(f"adds to the .grad of an input that is a {outer.recipe}")
         if outer.ghost.requires_grad != outer.required_grad and not outer.was_rebased:
             raise self._refusal(f"changes whether an input, a {outer.recipe}, requires a gradient")
         added = [key for key in vars(outer.ghost) if key not in outer.attributes and not key.startswith("_")]
@@ -153,6 +171,8 @@ class WrappedResults:
             raise self._refusal(f"sets the attribute {added[0]!r} on an input, a {outer.recipe}")
         if outer.was_changed:
             raise self._refusal(f"changes a member or an attribute of an input, a {outer.recipe}")
+        if outer.bumps and any(ghost._base is outer.ghost for ghost in self._recorder.objects):
+            raise self._refusal(f"writes to an input, a {outer.recipe}, of which a plain tensor is a view")
         written = {part.alias.storage for part in outer.parts if part.alias.storage.num_writes}
         others = [o for o in self._inputs.outer if o is not outer]
         if written & {part.alias.storage for other in others for part in other.parts}:

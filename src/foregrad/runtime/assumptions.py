@@ -37,11 +37,18 @@ class Assumptions:
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
-    grads: tuple[tuple[Lifted, Lifted | None], ...]  # inputs whose .grad matters, and the input that it is
-    hooks: dict[Lifted, tuple[Any, ...]]  # those of inputs that a gradient inside the function passes
+    grads: tuple[tuple[Lifted | Outer, Lifted | Outer | None], ...]  # inputs whose .grad matters, and what it is
+    hooks: dict[Lifted | Outer, tuple[Any, ...]]  # those of inputs that a gradient inside the function passes
     passed_by: frozenset[Lifted]  # views whose gradient goes to what they are views of
     apart: tuple[Apart, ...]  # inputs, and others that their histories do not lead to
     unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores
     sizes: Sizes | None  # that vary
+
+    @property
+    def late(self) -> set[Outer]:
+        """Inputs that wrap others and are found where gradients and declared state are."""
+        grads = {grad for _, grad in self.grads if isinstance(grad, Outer)}
+        found = {outer for outer in self.outer if outer in grads or id(outer.real) in self.declared.tensors}
+        return found - set(self.locations)

@@ -35,7 +35,7 @@ from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.result import result_text
 from foregrad.runtime.source import Source
-from foregrad.runtime.state import emit_stores
+from foregrad.runtime.state import emit_stores, literal
 from foregrad.runtime.tangents import Asked
 from foregrad.runtime.unusual import unusual
 from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
@@ -137,12 +137,12 @@ class CallWriter:
         else:
             emit_steps(source, steps, self.calling.aliases, grad_enabled)
         emit_late_shifts(source, self.effects)
+        left = emit_wrapping(source, self.calling.wrapping, self.standing, grad_enabled)
         emit_stores(source, self.calling.stored, self.compiled.stage.recording.inputs)
-        for number, grad in self.calling.grads:
-            source.line(f"o{number}.grad = {'None' if grad is None else f'o{grad}'}")
+        for target, grad in self.calling.grads:
+            source.line(f"{literal(source, target)}.grad = {'None' if grad is None else literal(source, grad)}")
         for number in self.calling.retained:
             source.line(f"o{number}.retain_grad()")
-        left = emit_wrapping(source, self.calling.wrapping, self.standing, grad_enabled)
         set_mode(source, left, self.calling.leaves_grad_mode)
         source.line(f"return {result_text(source, self.calling)}")
 

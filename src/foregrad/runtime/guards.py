@@ -57,15 +57,17 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        late = self.assumed.late
         for outer in self.assumed.outer:
-            if id(outer.real) not in self.bound:
+            if id(outer.real) not in self.bound and outer not in late:
                 self._wrapper(self._locate(outer), outer)
         for kept in self.assumed.generators:
             self.miss_if(f"{kept.emit(self.source)} is not {self.source.name('generator', kept.value)}")
         state = StateReader(self.assumed.declared, self.source, self.bound)
-        grads = {grad for _, grad in self.assumed.grads}
+        grads = {grad for _, grad in self.assumed.grads if isinstance(grad, Lifted)}
+        parts = {part for outer in late for part in outer.parts}
         for lifted in self.assumed.lifted:
-            if id(lifted.real) in self.assumed.declared.tensors:
+            if id(lifted.real) in self.assumed.declared.tensors or lifted in parts:
                 continue
             in_a_place = lifted not in grads or lifted.alias.object in self.assumed.locations
             if id(lifted.real) not in self.bound and not lifted.is_hidden and in_a_place:
@@ -75,8 +77,8 @@ class GuardWriter:
             if lifted.is_hidden:
                 member = next(m for m in self.assumed.lifted if m.base is lifted)
                 self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
-        for lifted, grad in self.assumed.grads:
-            self._grad(lifted, grad)
+        for owner, grad in self.assumed.grads:
+            self._grad(owner, grad)
         self._tensors()
         self._sizes()
         state.values(self.assumed.numbers)
@@ -91,6 +93,10 @@ class GuardWriter:
         state.containers()
         for lifted in [i for i in found if i.alias.object not in self.assumed.locations]:
             self._bind(lifted.real, state.slot(slots[id(lifted.real)]))
+        for outer in self.assumed.outer:
+            if id(outer.real) in slots and id(outer.real) not in self.bound:
+                with state.or_miss():
+                    self._wrapper(state.slot(slots[id(outer.real)]), outer)
         state.identities()
 
     def miss_if(self, condition: str, expression: str = "", label: str = "", was: Any = None) -> None:
@@ -244,6 +250,8 @@ class GuardWriter:
         self.bound[id(outer.real)] = whole = f"w{outer.index}"
         self.source.line(f"{whole} = {name}")
         self.miss_if(f"not {self.source.name('wrapper_is_same', SameWrapper.of(outer))}({whole})")
+        if outer in self.assumed.hooks:
+            self.miss_if(other_hooks(self.source, whole, self.assumed.hooks[outer]))
         for lifted, path in zip(outer.parts, outer.paths, strict=True):
             self._tensor(f"{whole}{path}", lifted.real, f"{outer.name}{path}")
 
@@ -260,7 +268,7 @@ class GuardWriter:
             self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}")
         return name
 
-    def _grad(self, lifted: Lifted, grad: Lifted | None) -> None:
+    def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | None) -> None:
         """The .grad of an input: None, an input that is bound already, or an input that it binds."""
         expression = f"{self.bound[id(lifted.real)]}.grad"
         if not lifted.is_leaf:
@@ -269,6 +277,8 @@ class GuardWriter:
             self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
         elif id(grad.real) in self.bound:
             self.miss_if(f"{expression} is not {self.bound[id(grad.real)]}")
+        elif isinstance(grad, Outer):
+            self._wrapper(expression, grad)
         else:
             self._bind(grad.real, expression)
             mark = f"  {REPLACED}" if grad.alias.object in self.assumed.unread else ""

@@ -179,6 +179,7 @@ def key_text(key: Any, source: Source, bound: dict[int, str]) -> str:
 def emit_stores(source: Source, stores: Iterable[Store], inputs: Inputs) -> None:
     """Put what the program made where the function puts it."""
     bound = {id(lifted.real): f"o{lifted.alias.object}" for lifted in inputs.all}
+    bound |= {id(outer.real): f"w{outer.index}" for outer in inputs.outer}
     for store in stores:
         source.line(f"{slot_text(store.slot, source, bound)} = {literal(source, store.value)}")
 
