@@ -18,11 +18,13 @@ from torch.autograd.graph import get_gradient_edge
 from foregrad.substrate_graph import parts
 
 __all__ = [
+    "NO_TORCH_FUNCTION",
     "dynamo_frames",
     "has_hidden_hooks",
     "hide_from_dynamo",
     "is_native_object",
     "replaced_methods",
+    "tensor_of_class",
 ]
 
 
@@ -110,3 +112,14 @@ def replaced_methods() -> dict[str, tuple[Any, Any]]:
         for name, one in replaced
         if hasattr(TensorBase, name)
     }
+
+
+#: The `__torch_function__` of a class of tensors that torch's functions are to treat as any other.
+NO_TORCH_FUNCTION: Any = torch._C._disabled_torch_function_impl
+
+
+def tensor_of_class(
+    kind: type, size: tuple[int, ...], dtype: torch.dtype, device: torch.device, layout: torch.layout
+) -> Any:
+    """A tensor of a class whose `__torch_dispatch__` carries out all ops on it."""
+    return torch.Tensor._make_wrapper_subclass(kind, size, dtype=dtype, device=device, layout=layout)

@@ -23,6 +23,7 @@ from foregrad.record.outcomes import (
     Given,
     Made,
     Outcome,
+    SparseResult,
     ask,
     ask_itself,
     ask_meta,
@@ -176,7 +177,7 @@ class GhostTable:
                 is_tried = not (is_elsewhere or self._has_symbols or effect_of(func) is not None)
                 if not (is_tried and (has_no_elements(found.result) or is_refused_late(func, args, kwargs))):
                     return with_own_strides(found, func, args, kwargs) if is_tried else found
-            except (DataDependentOutputException, DynamicOutputShapeException):
+            except (DataDependentOutputException, DynamicOutputShapeException, SparseResult):
                 raise
             except Exception as error:
                 if is_elsewhere and _ABSENT in str(error):

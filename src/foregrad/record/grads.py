@@ -20,6 +20,7 @@ from foregrad.record.hooks import InputHooks
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import FakeTensor, no_dispatch_modes, no_function_modes
 from foregrad.words.history import grad_of
@@ -159,7 +160,8 @@ class Grads:
         self.beyond.check([lifted])
         real = grad_of(lifted.real)
         with no_function_modes():
-            lifted.ghost.grad = None if real is None else self._inputs.lift(real)
+            is_sparse = real is not None and real.layout is torch.sparse_coo
+            lifted.ghost.grad = real if real is None else Held.of(real) if is_sparse else self._inputs.lift(real)
             self.on_entry[lifted] = grad_of(lifted.ghost)
 
     def replace(self, lifted: Input) -> None:
@@ -180,11 +182,11 @@ class Grads:
         """Inputs that a gradient inside the function passes, and the hooks that they had on entry."""
         return {one: self.hooks.on_entry.get(one, ()) for one in (*self.accumulated, *self.beyond.targets)}
 
-    def assumed(self) -> tuple[tuple[Input, Input | None], ...]:
-        """Inputs whose .grad on entry matters, and the input that it is, or None."""
+    def assumed(self) -> tuple[tuple[Input, Input | Held | None], ...]:
+        """Inputs whose .grad on entry matters, and the input that it is, or None; `Held` if it is sparse."""
         entered = self._inputs.entered
         known = [(lifted, grad) for lifted, grad in self.on_entry.items() if grad is not REPLACED]
-        return tuple((lifted, None if g is None else entered(g)) for lifted, g in known)
+        return tuple((lifted, entered(g) if g is not None and type(g) is not Held else g) for lifted, g in known)
 
     def changes(self, seen: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Which of these tensors, and of the inputs, have another .grad than on entry; a gradient may have one too."""

@@ -21,6 +21,7 @@ from foregrad.record.entered import Entered
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.sizes import fakes
+from foregrad.record.sparse import Held
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer, make_outer
 from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
@@ -187,6 +188,11 @@ class Inputs:
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
         is_strided, is_dynamic = tensor.layout is torch.strided, self._recorder.sizes is not None
+        if isinstance(tensor, Held):
+            raise CaptureError(
+                f"the function uses a sparse .grad from before the call.\n{where(self._recorder.module)}\n"
+                "Call zero_grad() first, or use dense gradients (sparse=False)."
+            )
         if is_strided and is_wrapper(tensor) and not is_dynamic and Recipe.of(tensor) == Recipe.of(tensor):
             for path, part in named_parts(tensor):
                 if id(tensor) in self.names:

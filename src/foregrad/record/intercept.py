@@ -30,6 +30,7 @@ from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.replaced import originals
 from foregrad.record.sequences import has_tensors, tensor_of
+from foregrad.record.sparse import embedding
 from foregrad.record.trace import Origin
 from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
 from foregrad.substrate_engine import with_engine
@@ -362,6 +363,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.retain_grad: Intercept.retain_grad,
     Tensor.tensor_split: Intercept.tensor_split,
     torch.tensor_split: Intercept.tensor_split,
+    torch.nn.functional.embedding: embedding,
     **dict.fromkeys(_CHECKS, Intercept.check_in_program),
     **dict.fromkeys(
         (

@@ -48,6 +48,10 @@ class Outcome:
     resized: tuple[tuple[int, Made], ...]
 
 
+class SparseResult(Exception):
+    """An op returns a sparse tensor."""
+
+
 #: Ops that read at some places: few, since others may not be tried on zeros, a workspace of which stops the process.
 _READS = {
     aten.index.Tensor,
@@ -125,7 +129,7 @@ def ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     args, kwargs = with_own_generator(func, args, kwargs)
     moves = func.namespace != "aten" or (is_random(func) and generator_in(args, kwargs) is None)
     with generator_as_it_was() if moves else nullcontext(), torch.no_grad():
-        return ask(func, args, kwargs, _zeros_like, None)
+        return ask(func, args, kwargs, zeros_like, None)
 
 
 def ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
@@ -155,7 +159,7 @@ def has_integers(args: Any, kwargs: Any) -> bool:
 
 def outcome_with(func: OpOverload, args: list[Any], kwargs: dict[str, Any], known: set[int]) -> Outcome:
     """What an op returns when the tensors with these ids are known; the others are ghosts, and zeros do for them."""
-    return ask(func, args, kwargs, lambda t: t if id(t) in known else _zeros_like(t), None)
+    return ask(func, args, kwargs, lambda t: t if id(t) in known else zeros_like(t), None)
 
 
 def depends_on_data(func: OpOverload) -> bool:
@@ -195,7 +199,8 @@ def ask(
     return Outcome(_describe(result, {id(t): place for place, t in enumerate(given)}), resized)
 
 
-def _zeros_like(ghost: torch.Tensor) -> torch.Tensor:
+def zeros_like(ghost: torch.Tensor) -> torch.Tensor:
+    """Zeros on the CPU that look as a ghost does."""
     extent = 1 + sum((size - 1) * stride for size, stride in zip(ghost.size(), ghost.stride(), strict=True))
     return _with_bits(
         torch.zeros(max(extent, 1), dtype=ghost.dtype, device="cpu").as_strided(ghost.size(), ghost.stride()), ghost
@@ -228,6 +233,8 @@ def _describe(result: Any, places: dict[int, int]) -> Any:
     if isinstance(result, torch.Tensor):
         if id(result) in places:
             return Given(places[id(result)])
+        if result.layout is torch.sparse_coo:
+            raise SparseResult
         if result.layout is not torch.strided:
             raise NotImplementedError(f"a result of layout {result.layout}")
         return Made.like(result)

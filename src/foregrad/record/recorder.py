@@ -27,8 +27,9 @@ from foregrad.record.known import (
 from foregrad.record.native import refuse_native_argument
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
-from foregrad.record.outcomes import Outcome
+from foregrad.record.outcomes import Outcome, SparseResult
 from foregrad.record.sizes import Sizes
+from foregrad.record.sparse import sparse_result
 from foregrad.record.tensors import Tensors
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.record.values import Values
@@ -47,6 +48,7 @@ from foregrad.substrate import (
     num_function_modes,
     set_version,
     tree_leaves,
+    tree_map_only,
     version_of,
 )
 from foregrad.words.wrapped import is_wrapper_type
@@ -158,7 +160,12 @@ class Recorder(Tensors, TorchDispatchMode):
         if kind.changes_metadata:
             func, args, op_args = self._without_storages(func, args, op_args)
             return self._change_metadata(func, args, kwargs, op_args, op_kwargs, given)
-        return self._compute(func, kind, tuple(key), given, op_args, op_kwargs, args, kwargs)
+        try:
+            return self._compute(func, kind, tuple(key), given, op_args, op_kwargs, args, kwargs)
+        except SparseResult:
+            ghosts = tree_map_only(Alias, lambda alias: self.objects[alias.object], (op_args, op_kwargs))
+            with self:
+                return sparse_result(func, ghosts[0], ghosts[1], self.here)
 
     def _encode(self, value: Any, key: list[Any], given: list[torch.Tensor]) -> Any:
         """The recorded form of an argument; adds what it looks like to the key, tensors to `given`."""

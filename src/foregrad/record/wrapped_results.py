@@ -16,6 +16,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.inputs import Inputs
 from foregrad.record.looks import Call, Looks
 from foregrad.record.recorder import Recorder
+from foregrad.record.sparse import Sparse
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import no_saved_tensor_hooks, tree_flatten, tree_map_only, version_of
 from foregrad.words.spec import Spec
@@ -110,6 +111,9 @@ class WrappedResults:
 
     def take_stores(self, stores: Sequence[Any]) -> list[Any]:
         """What the function leaves in modules and in declared state, with references to what wraps others."""
+        for store in stores:
+            if any(isinstance(tensor, Sparse) for tensor in store.tensors()):
+                raise self._refusal(f"stores a sparse tensor in {store.slot.name}, where no later call could read it")
         self.expect([t for store in stores for t in store.tensors() if is_wrapper(t)])
         return [replace(store, value=self.take_stored(store.value, store.slot.name)) for store in stores]
 
@@ -135,6 +139,8 @@ class WrappedResults:
 
     def _made(self, ghost: torch.Tensor, name: str) -> Made:
         """The parts of a tensor as results of their own, with its history if it has one."""
+        if isinstance(ghost, Sparse):
+            ghost.check()
         recipe, paths = Recipe.of(ghost), tuple(path for path, _ in named_parts(ghost))
         if not ghost.requires_grad:
             known = [part if self._recorder.knows(part) else self._inputs.lift(part) for part in parts(ghost)]

@@ -13,6 +13,7 @@ from foregrad.record.declared import Declared
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.sizes import Sizes
+from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable
 from foregrad.runtime.python_guard import PythonGuard
@@ -37,7 +38,7 @@ class Assumptions:
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
-    grads: tuple[tuple[Lifted | Outer, Lifted | Outer | None], ...]  # inputs whose .grad matters, and what it is
+    grads: tuple[tuple[Lifted | Outer, Lifted | Outer | Held | None], ...]  # inputs whose .grad matters, and what it is
     hooks: dict[Lifted | Outer, tuple[Any, ...]]  # those of inputs that a gradient inside the function passes
     passed_by: frozenset[Lifted]  # views whose gradient goes to what they are views of
     apart: tuple[Apart, ...]  # inputs, and others that their histories do not lead to

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from foregrad.record.inputs import Lifted
+from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.comparable import PLAIN, can_compare
@@ -268,13 +269,16 @@ class GuardWriter:
             self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}")
         return name
 
-    def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | None) -> None:
+    def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | Held | None) -> None:
         """The .grad of an input: None, an input that is bound already, or an input that it binds."""
         expression = f"{self.bound[id(lifted.real)]}.grad"
         if not lifted.is_leaf:
             expression = f"{self.source.name('grad_of', grad_of)}({self.bound[id(lifted.real)]})"
         if grad is None:
             self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
+        elif isinstance(grad, Held):
+            sparse = self.source.constant(torch.sparse_coo)
+            self.miss_if(f"getattr({expression}, 'layout', None) is not {sparse}")
         elif id(grad.real) in self.bound:
             self.miss_if(f"{expression} is not {self.bound[id(grad.real)]}")
         elif isinstance(grad, Outer):
