@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import importlib
 import types
 
 import torch
@@ -419,3 +420,31 @@ def the_replaced_forward_of_a_submodule():
     before = model[0].forward
     model[0].forward = lambda x: before(x) * 2
     yield
+
+
+# Modules that are imported inside
+
+
+@case
+def a_module_that_is_imported_inside():
+    def f(x):
+        from tests.behaviours import changing_helper
+
+        return x * changing_helper.SCALE
+
+    yield f
+    helper.SCALE = 3.0
+    yield
+    helper.SCALE = 2.0
+
+
+@case
+def a_module_that_is_imported_by_its_name():
+    def f(x):
+        name = ".".join(["tests", "behaviours", "changing_helper"])
+        return x * importlib.import_module(name).SCALE
+
+    yield f
+    helper.SCALE = 3.0
+    yield
+    helper.SCALE = 2.0

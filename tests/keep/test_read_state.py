@@ -8,6 +8,7 @@ from torch.distributions import Normal, kl, kl_divergence
 
 import foregrad as fg
 from foregrad.keep.warm import FOUND
+from tests.behaviours import changing_helper
 
 
 @pytest.fixture
@@ -118,6 +119,19 @@ def test_a_miss_names_what_was_read(cache, monkeypatch):
     called(divergence, cache)
     monkeypatch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), another_kl)
     assert "torch.distributions.kl" in str(fg.explain(called(divergence, cache)[2]))
+
+
+def imports_inside(x):
+    from tests.behaviours import changing_helper
+
+    return x * changing_helper.SCALE
+
+
+def test_a_module_that_is_imported_inside_is_seen(cache, monkeypatch):
+    assert called(imports_inside, cache)[0] == [2.0, -4.0]
+    assert called(imports_inside, cache)[1].how == FOUND
+    monkeypatch.setattr(changing_helper, "SCALE", 3.0)
+    assert called(imports_inside, cache)[0] == [3.0, -6.0]
 
 
 def numbers():

@@ -52,7 +52,7 @@ def ingredient_of(reads: Reads) -> Ingredient:
 
 
 _FLAGS = ("computed", "computed_in_libraries", "looks_around")
-_SETS = ("names", "tables", "executed", "tested")
+_SETS = ("names", "tables", "executed", "tested", "imported")
 
 
 def _as_json(reads: Reads) -> dict[str, Any]:

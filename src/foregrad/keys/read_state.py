@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import Any
 
 from foregrad.keys.classes import show_foreign
-from foregrad.keys.excluded import VARIABLES_LEFT_OUT, boundary_around
+from foregrad.keys.excluded import boundary_around
 from foregrad.keys.fingerprints import Fingerprints
 from foregrad.keys.ingredients import READ, Ingredient, Key
 from foregrad.keys.loaded import loaded_by_captures
@@ -28,6 +28,7 @@ from foregrad.runtime.reach import PythonReads
 from foregrad.runtime.walk import Tensors
 from foregrad.runtime.walk import Walk as Reached
 from foregrad.words.garbage import no_garbage_collection
+from foregrad.words.process_variables import OF_THIS_PROCESS
 
 #: As much of what an object holds is shown to people.
 _MOST_SHOWN = 400
@@ -55,7 +56,9 @@ def read_state(
         code = finish(walk, is_whole=False)
     doubts = [f"{name} is {why}" for name, why in reached.frozen.items()]
     if reads.looks_around:
-        doubts.append("code of a library that it calls looks into sys.modules, or at the variables of its callers")
+        doubts.append(
+            "code that it runs asks for what differs in each process, such as sys.modules, or its callers' variables"
+        )
     return Sources(Key((*told, *code.key.ingredients)), (*doubts, *prints.doubts, *code.unsure))
 
 
@@ -99,7 +102,7 @@ class _Holders:
 
     def _attributes(self, holder: Attributes) -> list[str]:
         home = holder.home
-        left_out = VARIABLES_LEFT_OUT.get(home, frozenset())
+        left_out = OF_THIS_PROCESS.get(home, frozenset())
         pairs = [
             (key, one)
             for key, one in zip(holder.keys, holder.children, strict=True)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import builtins
 import cProfile
+import importlib
 import os
 import sys
 import sysconfig
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import CodeType, FrameType
+from types import CodeType, FrameType, ModuleType
 from typing import Any, Protocol
 
 import torch
 
-from foregrad.record.names import Names, names_in
+from foregrad.record.names import Import, Names, names_in
+from foregrad.words.process_variables import OF_THIS_PROCESS
 
 Profile = Callable[[FrameType, str, Any], Any]
 
@@ -34,7 +37,8 @@ class Reads:
     computed: bool  # code of the user's computed names of attributes
     computed_in_libraries: bool
     tested: frozenset[str] = frozenset()  # names of sets, if all that was asked is what is in them
-    looks_around: bool = False  # code of a library looked into `sys.modules`, or at variables of its callers
+    looks_around: bool = False  # code asked for what differs in each process, such as `sys.modules`
+    imported: frozenset[str] = frozenset()  # modules that functions import when they run, and pass on
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,8 @@ class Executed:
         self._earlier: Any = None
         self._thread = 0
         self._is_paused = False
+        self._asked_for: set[str] = set()  # modules, by names that were computed
+        self._imports_by_another_name = False
         self.watches: Watches | None = None
 
     def __enter__(self) -> None:
@@ -104,10 +110,15 @@ class Executed:
             code = frame.f_code
             if id(code) not in self._seen and not is_ours(code) and not is_for_us(frame):
                 self._seen[id(code)] = (code, frame.f_globals)
+            if code is _IMPORT_MODULE:
+                self._asked_for.update(_modules_asked_for(frame.f_locals))
             if self.watches is not None:
                 self.watches.begins(frame)
-        elif event == "c_call" and self.watches is not None:
-            self.watches.calls(frame, arg)
+        elif event == "c_call":
+            if arg is builtins.__import__ and "__import__" not in frame.f_code.co_names:
+                self._imports_by_another_name |= not is_of_python(frame.f_code)
+            if self.watches is not None:
+                self.watches.calls(frame, arg)
 
     def ran(self) -> list[tuple[CodeType, dict[str, Any]]]:
         """The code that ran, each with its globals."""
@@ -121,6 +132,9 @@ class Executed:
             read = found.setdefault(id(variables), (variables, set()))[1]
             looks_at_all = names.looks_at_globals and not is_library(code)
             read.update(variables if looks_at_all else names.globals)
+        for module, asked in self._imports():
+            variables = vars(sys.modules[module])
+            found.setdefault(id(variables), (variables, set()))[1].update(asked or ())
         return [Scope(variables, frozenset(names)) for variables, names in found.values()]
 
     def named(self) -> list[Scope]:
@@ -130,8 +144,7 @@ class Executed:
 
     def reads(self) -> Reads:
         every = [(code, names_in(code), scope) for code, scope in self._seen.values()]
-        known = {name: sys.modules.get(name) for name in {str(scope.get("__name__")) for _, _, scope in every}}
-        scopes = [s for s in self.scopes() if vars(known.get(str(s.variables.get("__name__"))) or sys) is s.variables]
+        scopes = [s for s in self.scopes() if _variables_of(str(s.variables.get("__name__"))) is s.variables]
         asked = frozenset().union(*(names.attributes | names.globals for _, names, _ in every))
         return Reads(
             names=frozenset().union(*(names.attributes for _, names, _ in every)),
@@ -143,14 +156,43 @@ class Executed:
                 names.computes and is_library(code) and not is_torchs(code) for code, names, _ in every
             ),
             tested=asked.difference(*(names.used for _, names, _ in every)),
-            looks_around=any(_looks_around(names) for code, names, _ in every if not is_of_python(code)),
+            looks_around=self._imports_by_another_name
+            or any(_looks_around(names) for code, names, _ in every if not is_of_python(code)),
+            imported=frozenset(module for module, names in self._imports() if names is None),
         )
+
+    def _imports(self) -> Iterator[tuple[str, frozenset[str] | None]]:
+        """Modules that an `import` inside a function gives it, and what it asks them for; None for anything."""
+        yield from ((name, None) for name in self._asked_for)
+        for code, scope in self._seen.values():
+            names = names_in(code)
+            for one in names.imports:
+                for module in one.modules(str(scope.get("__package__"))):
+                    if _variables_of(module) is not None:
+                        yield module, None if one.escapes else names.attributes
+
+
+def _variables_of(module: str) -> dict[str, Any] | None:
+    found = sys.modules.get(module)
+    return vars(found) if issubclass(type(found), ModuleType) else None
+
+
+def _modules_asked_for(given: dict[str, Any]) -> list[str]:
+    """The modules that `importlib.import_module` gives for its arguments, with all that they are in."""
+    name, package = str(given["name"]), str(given["package"] or "")
+    level = len(name) - len(name.lstrip("."))
+    return [one for one in Import(name[level:], level, (), True).modules(package) if _variables_of(one) is not None]
 
 
 def _looks_around(names: Names) -> bool:
-    if names.attributes & {"f_globals", "f_locals"}:
+    if names.imports_by_computed_name or names.attributes & {"f_globals", "f_locals"}:
         return True
-    return "modules" in names.attributes and "sys" in names.globals
+    modules = names.globals.union(*((one.module, *one.names) for one in names.imports))
+    return any(not names.attributes.isdisjoint(_looked_at(home)) for home in modules & OF_THIS_PROCESS.keys())
+
+
+def _looked_at(home: str) -> frozenset[str]:
+    return OF_THIS_PROCESS[home] - {"stdin", "stdout", "stderr"}  # to write there
 
 
 def key_of(code: CodeType, variables: dict[str, Any]) -> str:
@@ -174,6 +216,8 @@ _LIBRARIES = tuple(
 )
 
 _INSTALLED = tuple(_folder(sysconfig.get_paths()[name]) for name in ("purelib", "platlib"))
+
+_IMPORT_MODULE = importlib.import_module.__code__
 
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import CodeType
@@ -18,6 +19,27 @@ class Names:
     computes: bool  # it asks for attributes whose names it computes
     looks_at_globals: bool  # it asks for globals whose names it computes
     used: frozenset[str] = frozenset()  # of globals and attributes, unless all it asks is whether something is in them
+    imports: tuple[Import, ...] = ()
+    imports_by_computed_name: bool = False
+
+
+@dataclass(frozen=True)
+class Import:
+    """An `import` that code does when it runs: `from ..data import load` has the level 2."""
+
+    module: str
+    level: int
+    names: tuple[str, ...]
+    escapes: bool  # the code does more with what it gets than ask for attributes
+
+    def modules(self, package: str) -> Iterator[str]:
+        """Full names of the modules that code of this package may get so."""
+        base = package.rsplit(".", self.level - 1)[0] if self.level else ""
+        full = ".".join(part for part in (base, self.module) if part)
+        yield full
+        yield from (f"{full}.{name}" for name in self.names)
+        if not self.names:
+            yield full.partition(".")[0]
 
 
 _known: dict[int, tuple[CodeType, Names]] = {}  # code is kept alive, so that its id stays its own
@@ -48,6 +70,7 @@ def _find(code: CodeType) -> Names:
     instructions = [i for i in dis.get_instructions(code) if i.opname not in _NOTHING]
     read = {i.argval for i in instructions if i.opname in _GLOBALS}
     asked = {i.argval for i in instructions if i.opname in _ATTRIBUTES}
+    called = tuple(_given_to_import(instructions))
     imported = {i.argval.rpartition(".")[2] for i in instructions if i.opname == "IMPORT_NAME"}
     strings = {part for text in _strings(code.co_consts) if len(text) < 200 for part in text.split(".")}
     return Names(
@@ -56,7 +79,44 @@ def _find(code: CodeType) -> Names:
         computes=bool(asked & _ALL_ATTRIBUTES or read & _ALL_OF_IT) or _computes_names(code, instructions),
         looks_at_globals=bool(read & {"globals", "locals", "vars", "eval", "exec"}),
         used=frozenset(strings.union(_used(instructions))),
+        imports=(*_statements(instructions), *(Import(name, 0, (), True) for name in called if name)),
+        imports_by_computed_name=None in called,
     )
+
+
+def _statements(instructions: list[dis.Instruction]) -> Iterator[Import]:
+    """The two constants before an import are its level and the names that it asks for."""
+    escaping = _escaping(instructions)
+    for place, one in enumerate(instructions):
+        if one.opname == "IMPORT_NAME":
+            level, names = (before.argval for before in instructions[place - 2 : place])
+            stores = itertools.takewhile(lambda i: i.opname in _BINDS, instructions[place + 1 :])
+            escapes = any(i.opname in _STORES and (i.opname != "STORE_FAST" or i.argval in escaping) for i in stores)
+            yield Import(one.argval, level, tuple(names or ()), escapes)
+
+
+_STORES = ("STORE_FAST", "STORE_GLOBAL", "STORE_NAME", "STORE_DEREF")
+
+#: What follows on an import: its results are taken apart, and bound to names.
+_BINDS = ("IMPORT_FROM", "POP_TOP", "SWAP", *_STORES)
+
+
+def _escaping(instructions: list[dis.Instruction]) -> frozenset[str]:
+    """Variables whose values code does more with than ask them for attributes."""
+    pairs = itertools.pairwise(instructions)
+    return frozenset(
+        one.argval
+        for one, after in pairs
+        if one.opname.startswith("LOAD_FAST") and after.opname not in ("LOAD_ATTR", "LOAD_METHOD")
+    )
+
+
+def _given_to_import(instructions: list[dis.Instruction]) -> Iterator[str | None]:
+    """The names that `__import__` is given first; None for what is computed."""
+    for one, after in itertools.pairwise(instructions):
+        if one.opname in _GLOBALS and one.argval == "__import__":
+            is_name = after.opname == "LOAD_CONST" and isinstance(after.argval, str)
+            yield after.argval if is_name else None
 
 
 def _used(instructions: list[dis.Instruction]) -> Iterator[str]:

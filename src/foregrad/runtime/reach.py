@@ -69,6 +69,8 @@ def reach(
     walk = Walk(reads, _MAKERS, _CLOSED, tensors, boundary)
     for name, value in roots:
         walk.node(value, name)
+    for module in sorted(reads.imported.intersection(sys.modules)):
+        walk.node(sys.modules[module], module)
     missing: set[str] = set()
     for scope in scopes:
         module = str(scope.variables.get("__name__"))
