@@ -422,7 +422,73 @@ def the_replaced_forward_of_a_submodule():
     yield
 
 
-# Modules that are imported inside
+@case
+def results_that_were_kept():
+    scale = 2.0
+
+    @functools.lru_cache
+    def kept(factor):
+        return factor * scale
+
+    kept(1)
+    yield lambda x: x * kept(1)
+    scale = 3.0
+    yield  # eager has the old one too
+    kept.cache_clear()
+    yield
+
+
+# Results that a function keeps, and modules that are imported inside
+
+
+def _kept(decorate):
+    values = {"scale": 2.0}
+
+    @decorate
+    def scale(name="scale"):
+        return [values[name]]
+
+    scale()
+    yield lambda x: x * scale()[0]
+    values["scale"] = 3.0
+    scale.cache_clear()
+    scale()
+    yield
+    scale()[0] = 4.0
+    yield
+
+
+@case
+def a_cached_result():
+    yield from _kept(functools.lru_cache)
+
+
+@case
+def a_cached_result_of_a_cache_without_limit():
+    yield from _kept(functools.cache)
+
+
+@case
+def cached_results_for_arguments():
+    values = {"a": 2.0, "b": 3.0}
+    scale = functools.lru_cache(lambda name, *, by=1.0: values[name] * by)
+    scale("a"), scale("b", by=2.0)
+    yield lambda x: x * scale("a") * scale("b", by=2.0)
+    values["b"] = 5.0
+    scale.cache_clear()
+    yield
+
+
+@case
+def an_attribute_of_a_function_with_a_cache():
+    @functools.lru_cache
+    def cached():
+        return 1.0
+
+    cached.scale = 2.0
+    yield lambda x: x * cached.scale
+    cached.scale = 3.0
+    yield
 
 
 @case

@@ -1,5 +1,6 @@
 """What executed code read is part of the key of a call, in the user's modules and inside of libraries."""
 
+import functools
 import time
 
 import pytest
@@ -119,6 +120,36 @@ def test_a_miss_names_what_was_read(cache, monkeypatch):
     called(divergence, cache)
     monkeypatch.setitem(kl._KL_REGISTRY, (Narrow, Narrow), another_kl)
     assert "torch.distributions.kl" in str(fg.explain(called(divergence, cache)[2]))
+
+
+@functools.lru_cache
+def settings(name):
+    return {"scale": scale}[name]
+
+
+def scaled_by_settings(x):
+    return x * settings("scale")
+
+
+def test_a_result_that_a_function_keeps_is_seen(cache, monkeypatch):
+    settings("scale")
+    assert called(scaled_by_settings, cache)[0] == [2.0, -4.0]
+    monkeypatch.setitem(globals(), "scale", 3.0)
+    assert called(scaled_by_settings, cache)[0] == [2.0, -4.0]  # nobody has asked again
+    settings.cache_clear()
+    settings("scale")
+    assert called(scaled_by_settings, cache)[0] == [3.0, -6.0]
+    settings.cache_clear()
+
+
+def test_results_that_a_capture_has_left_are_not_part_of_its_key(cache, monkeypatch):
+    settings.cache_clear()
+    assert called(scaled_by_settings, cache)[0] == [2.0, -4.0]
+    settings.cache_clear()
+    assert called(scaled_by_settings, cache)[1].how == FOUND
+    monkeypatch.setitem(globals(), "scale", 3.0)
+    assert called(scaled_by_settings, cache)[0] == [3.0, -6.0]
+    settings.cache_clear()
 
 
 def imports_inside(x):

@@ -58,7 +58,7 @@ class Lookup:
         note_loaded(self._loaded)
         if not self.sources.is_sure:
             return ReadCall(self.sources, None)
-        return self._tried.get(reads) or self._with(reads)
+        return self._tried.get(reads) or self._with(reads, is_after_capture=True)
 
     def keep(self, call: ReadCall) -> None:
         """Lead later processes to an entry."""
@@ -70,7 +70,9 @@ class Lookup:
         self._tried[reads] = self._with(reads)
         return self._tried[reads]
 
-    def _with(self, reads: Reads) -> ReadCall:
-        read = read_state(self.target, self.args, self.kwargs, reads, state=self.state)
+    def _with(self, reads: Reads, *, is_after_capture: bool = False) -> ReadCall:
+        read = read_state(
+            self.target, self.args, self.kwargs, reads, state=self.state, is_after_capture=is_after_capture
+        )
         ingredients = (*self.sources.key.ingredients, ingredient_of(reads), *read.key.ingredients)
         return ReadCall(Sources(Key(ingredients), (*self.sources.unsure, *read.unsure)), reads)

@@ -23,7 +23,7 @@ _COMPILERS = words(
 )
 
 
-def boundary_around(loaded_meanwhile: frozenset[str]) -> Boundary:
+def boundary_around(loaded_meanwhile: frozenset[str], *, is_after_capture: bool) -> Boundary:
     """What a read state does not go into: also modules that a capture has loaded, which are as their files say."""
 
     def is_outside(module: str) -> bool:
@@ -31,7 +31,7 @@ def boundary_around(loaded_meanwhile: frozenset[str]) -> Boundary:
             return True
         return any(module == one or module.startswith(f"{one}.") for one in _COMPILERS)
 
-    return Boundary(cache(is_outside), _unwrapped)
+    return Boundary(cache(is_outside), _unwrapped, is_after_capture)
 
 
 def _unwrapped(value: Any) -> Any:

@@ -41,13 +41,15 @@ def read_state(
     reads: Reads,
     *,
     state: tuple[Any, ...] = (),
+    is_after_capture: bool = False,
 ) -> Sources:
     """What a capture that read by these names has found, or would find now."""
     again = PythonReads(target, state, (), reads)
     with no_garbage_collection():
         arguments = objects_in({"args": args, **kwargs})
         loaded = loaded_by_captures()
-        reached = again.reach(again.scopes(), Tensors(), arguments, boundary_around(loaded))
+        boundary = boundary_around(loaded, is_after_capture=is_after_capture)
+        reached = again.reach(again.scopes(), Tensors(), arguments, boundary)
         prints = Fingerprints(reached.asked, loaded)
         told = _Holders(reached, prints).ingredients()
         walk = Walk(SHOWERS, declared=state, prefix=READ)

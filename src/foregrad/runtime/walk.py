@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -33,10 +34,14 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Boundary:
-    """What a walk does not go into: variables and classes of some modules; and what functions stand for others."""
+    """What a walk does not go into: variables and classes of some modules; and what functions stand for others.
+
+    After a capture, results that functions which ran keep in their caches are those of the capture itself.
+    """
 
     is_outside: Callable[[str], bool] = lambda module: False
     unwrapped: Callable[[Any], Any] = original_of
+    is_after_capture: bool = False
 
 
 NO_BOUNDARY = Boundary()
@@ -136,6 +141,9 @@ class Walk:
         self.frozen.setdefault(name, why)
 
     def ran(self, function: Any) -> bool:
+        """Whether a function ran in the capture. What is none of Python's cannot be said to have."""
+        if type(function) is not FunctionType:
+            return False
         return key_of(function.__code__, function.__globals__) in self.reads.executed
 
     def _part(self, part: Part, holder: Holder, closed: bool) -> Node:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from foregrad.record.executed import is_library
+from foregrad.runtime.cached_results import cached_results, tells_results
 from foregrad.runtime.nodes import ABSENT, Attributes, Fields, Items, Node, Pinned, Same, TensorNode, read_field
 from foregrad.runtime.objects import field, holds_nothing, is_closed, is_made_by_python
 from foregrad.runtime.walk import Part, Walk
@@ -58,12 +59,16 @@ _FIELDS: dict[type, tuple[str, ...]] = {
     classmethod: ("__func__",),
     staticmethod: ("__func__",),
     functools.cached_property: ("func",),
-    functools._lru_cache_wrapper: ("__wrapped__",),
 }
+
+#: More results than these, kept by a function, are not compared.
+_MOST_RESULTS = 200
 
 
 def make_from_fields(walk: Walk, value: Any, name: str) -> Node | None:
     """Methods, cells, descriptors and partial functions."""
+    if is_a(value, functools._lru_cache_wrapper):
+        return _with_results(walk, value, name)
     keys = _FIELDS.get(type(value))
     if keys is None:
         return _of_builtin(walk, value, name)
@@ -73,6 +78,21 @@ def make_from_fields(walk: Walk, value: Any, name: str) -> Node | None:
         keys = (*keys, "__dict__")
         parts.append(Part(name, attributes_of(walk, attributes, name, walk.names)))
     return walk.hold(Fields(name, value, map(field, keys)), parts)
+
+
+def _with_results(walk: Walk, value: Any, name: str) -> Node:
+    """A function with a cache: what it runs, its attributes, and the results that it gives without running."""
+    parts = [_part(value, "__wrapped__", name), Part(name, attributes_of(walk, vars(value), name, walk.names))]
+    getters: list[Any] = [field("__wrapped__"), field("__dict__")]
+    if not is_closed(value.__module__) and not (walk.boundary.is_after_capture and walk.ran(value.__wrapped__)):
+        count = value.cache_info().currsize
+        if count > _MOST_RESULTS or (count and not tells_results(value)):
+            walk.freeze(f"{name}'s cache", f"one of {count} results")
+        else:
+            results = list(cached_results(value))
+            parts += [Part(f"{name}{one.known[0]}", one.known) for one in results]
+            getters += results
+    return walk.hold(Fields(name, value, getters), parts)
 
 
 def _part(value: Any, key: str, name: str) -> Part:
