@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import importlib
+import threading
 import types
 
 import torch
@@ -514,3 +515,12 @@ def a_module_that_is_imported_by_its_name():
     helper.SCALE = 3.0
     yield
     helper.SCALE = 2.0
+
+
+@case
+def what_a_thread_has_for_itself():
+    local = threading.local()
+    local.scale = 2.0
+    yield lambda x: x * local.scale
+    local.scale = 3.0
+    yield

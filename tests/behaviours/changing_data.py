@@ -1,8 +1,12 @@
 """Changes of data: values that compare equal, config objects."""
 
 import argparse
+import array
 import collections
+import ctypes
 import dataclasses
+import multiprocessing
+import threading
 import types
 import weakref
 
@@ -330,4 +334,75 @@ def a_weak_dictionary():
     reference = weakref.ref(kept)
     yield lambda x: x * reference().scale * holder.scale
     kept.scale = 3.0
+    yield
+
+
+# Memory, and what shows something that is kept elsewhere
+
+
+@case
+def attributes_of_a_thread():
+    local = threading.local()
+    local.scale = 2.0
+    yield lambda x: x * local.scale
+    local.scale = 3.0
+    yield
+
+
+@case
+def bytes_that_can_be_changed():
+    scales = bytearray([2, 3])
+    yield lambda x: x * scales[0]
+    scales[0] = 5
+    yield
+
+
+@case
+def a_view_of_bytes():
+    scales = bytearray([2, 3])
+    view = memoryview(scales)
+    yield lambda x: x * view[0]
+    scales[0] = 5
+    yield
+
+
+@case
+def an_array_of_pythons():
+    scales = array.array("d", [2.0])
+    yield lambda x: x * scales[0]
+    scales[0] = 5.0
+    yield
+
+
+@case
+def a_number_of_c():
+    scale = ctypes.c_double(2.0)
+    yield lambda x: x * scale.value
+    scale.value = 5.0
+    yield
+
+
+@case
+def a_number_in_shared_memory():
+    scale = multiprocessing.Value("d", 2.0)
+    yield lambda x: x * scale.value
+    scale.value = 5.0
+    yield
+
+
+@case
+def a_weak_set():
+    kept = [type("Key", (), {})() for _ in range(2)]
+    seen = weakref.WeakSet(kept[:1])
+    yield lambda x: x * len(seen)
+    seen.add(kept[1])
+    yield
+
+
+@case
+def a_view_of_a_dict():
+    scales = {"a": 2.0}
+    values = scales.values()
+    yield lambda x: x * sum(values)
+    scales["a"] = 3.0
     yield

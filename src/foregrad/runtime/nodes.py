@@ -86,7 +86,7 @@ class TensorNode(Node):
 
 
 class ArrayNode(Node):
-    """An array of NumPy's, with all that it holds."""
+    """An array of NumPy's, or another piece of memory, with all that it holds."""
 
     __slots__ = ("contents",)
 
@@ -347,6 +347,8 @@ def _look(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _array(array: Any) -> Any:
+    if not isinstance(array, numpy.ndarray):
+        return bytes(array)
     mask = numpy.asarray(array.mask).tobytes() if isinstance(array, numpy.ma.MaskedArray) else b""
     return array.dtype, array.shape, array.tobytes(), mask
 

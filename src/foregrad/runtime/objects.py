@@ -16,7 +16,6 @@ import threading
 import types
 import typing
 import uuid
-import weakref
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any
@@ -76,7 +75,6 @@ HOLD_NOTHING = (
     torch.Generator,
     torch.Stream,
     numpy.ufunc,
-    weakref.WeakSet,
     operator.itemgetter,
     OpOverload,  # what these hold, they look up when it is first asked for
     OpOverloadPacket,

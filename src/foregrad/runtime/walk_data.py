@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import ctypes
 import gc
 import operator
 import os
+import weakref
 from collections.abc import Iterator
 from enum import Enum
 from types import MappingProxyType
@@ -48,9 +51,11 @@ def make_container(walk: Walk, value: Any, name: str) -> Node | None:
             walk.freeze(name, f"a {type(value).__name__} of {len(value)} items")
             return Same(name, value)
         return contents_of(walk, value, name)
-    if is_a(value, MappingProxyType):
+    if is_a(value, _VIEWS):
         walk.node(gc.get_referents(value)[0], name)
         return Same(name, value)
+    if is_a(value, weakref.WeakSet):
+        return walk.hold(Pinned(name, value, (field("data"),)), [Part(name, value.data)])
     if is_a(value, slice):
         return walk.hold(
             Pinned(name, value, map(field, _SLICE)), [Part(f"{name}.{k}", getattr(value, k)) for k in _SLICE]
@@ -59,6 +64,9 @@ def make_container(walk: Walk, value: Any, name: str) -> Node | None:
 
 
 _SLICE = ("start", "stop", "step")
+
+#: What shows a dict that is kept elsewhere.
+_VIEWS: tuple[type, ...] = (MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 
 
 def contents_of(walk: Walk, value: Any, name: str) -> Holder:
@@ -76,13 +84,27 @@ def _entries(entries: dict[Any, Any], name: str) -> Iterator[Part]:
         yield Part(f"{name}[{shown}]", one, entries if plain else None, key)
 
 
+#: Other objects that are a piece of memory.
+_BUFFERS = (
+    bytearray,
+    array.array,
+    memoryview,
+    ctypes._SimpleCData,
+    ctypes.Array,
+    ctypes.Structure,
+    ctypes.Union,
+)
+
+
 def make_array(walk: Walk, value: Any, name: str) -> Node | None:
     if is_a(value, numpy.generic):
         return Plain(name, value)
-    if not is_a(value, numpy.ndarray):
+    is_numpys = is_a(value, numpy.ndarray)
+    if not is_numpys and not is_a(value, _BUFFERS):
         return None
-    if value.nbytes > _MOST_BYTES or value.dtype.hasobject:
-        walk.freeze(name, f"an array of {value.nbytes} bytes")
+    num_bytes = memoryview(value).nbytes if not is_numpys else value.nbytes
+    if num_bytes > _MOST_BYTES or (is_numpys and value.dtype.hasobject):
+        walk.freeze(name, f"an array of {num_bytes} bytes")
         return Same(name, value)
     node = ArrayNode(name, value)
     walk.holders.append(node)

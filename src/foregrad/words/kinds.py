@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 
@@ -12,7 +13,8 @@ def is_a(value: Any, kinds: Any) -> bool:
 
 def attributes_in(value: Any) -> Any:
     """The dict of an object's attributes, whatever its class makes of a question for it; None if it has none."""
+    owner: Any = threading.local if is_a(value, threading.local) else object  # the former has a dict for each thread
     try:
-        return object.__getattribute__(value, "__dict__")
+        return owner.__getattribute__(value, "__dict__")
     except AttributeError:
         return None
