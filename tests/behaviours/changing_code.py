@@ -3,12 +3,14 @@
 import contextlib
 import functools
 import importlib
+import logging
 import threading
 import types
 
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from tests.behaviours import changing_helper as helper
 from tests.behaviours.changing import case, module
@@ -493,6 +495,34 @@ def an_attribute_of_a_function_with_a_cache():
 
 
 @case
+def a_function_in_a_table_of_torchs():
+    class Mine(torch.distributions.Normal):
+        pass
+
+    def divergence(x):
+        one, other = (Mine(mean, torch.ones_like(x), validate_args=False) for mean in (x, x * 2))
+        return torch.distributions.kl_divergence(one, other)
+
+    yield divergence
+    torch.distributions.register_kl(Mine, Mine)(lambda one, other: one.loc * 7)
+    yield
+
+
+@case
+def a_method_of_a_class_of_torchs():
+    def f(x):
+        return torch.distributions.Normal(x, 1.0, validate_args=False).log_prob(x * 2)
+
+    yield f
+    before = torch.distributions.Normal.log_prob
+    torch.distributions.Normal.log_prob = lambda self, x: x * 3
+    try:
+        yield
+    finally:
+        torch.distributions.Normal.log_prob = before
+
+
+@case
 def a_module_that_is_imported_inside():
     def f(x):
         from tests.behaviours import changing_helper
@@ -523,4 +553,21 @@ def what_a_thread_has_for_itself():
     local.scale = 2.0
     yield lambda x: x * local.scale
     local.scale = 3.0
+    yield
+
+
+@case
+def a_container_that_torchs_trees_know():
+    pair = type("Pair", (), {})()
+    yield lambda x: x * len(pytree.tree_leaves([pair, [1, 2]]))
+    pytree.register_pytree_node(type(pair), lambda one: ([1, 2], None), lambda leaves, context: pair)
+    yield
+
+
+@case
+def an_attribute_of_a_logger():
+    logger = logging.getLogger("scaled")
+    logger.scale = 2.0
+    yield lambda x: x * logger.scale
+    logger.scale = 3.0
     yield

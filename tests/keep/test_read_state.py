@@ -1,6 +1,7 @@
 """What executed code read is part of the key of a call, in the user's modules and inside of libraries."""
 
 import functools
+import struct
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from torch.distributions import Normal, kl, kl_divergence
 
 import foregrad as fg
 from foregrad.keep.warm import FOUND
+from foregrad.keys.fingerprints import Fingerprints
 from tests.behaviours import changing_helper
 
 
@@ -165,6 +167,35 @@ def test_a_module_that_is_imported_inside_is_seen(cache, monkeypatch):
     assert called(imports_inside, cache)[0] == [3.0, -6.0]
 
 
+activation = "relu"
+
+
+def activated(x):
+    return getattr(torch, activation)(x)
+
+
+def test_code_that_computes_names_of_torch_starts_without_tracing(cache, monkeypatch):
+    assert called(activated, cache)[0] == [1.0, 0.0]
+    assert called(activated, cache)[1].how == FOUND
+    monkeypatch.setitem(globals(), "activation", "abs")
+    assert called(activated, cache)[0] == [1.0, 2.0]
+
+
+packed = struct.Struct("f")
+
+
+def unpacked(x):
+    return x * packed.unpack(b"\0\0\0@")[0]
+
+
+def test_an_object_with_state_in_c_makes_a_call_trace(cache):
+    called(unpacked, cache)
+    _, origin, compiled = called(unpacked, cache)
+    assert origin.how != FOUND
+    assert "packed" in str(origin)
+    assert "packed" in str(fg.explain(compiled))
+
+
 def numbers():
     yield from (2.0, 3.0)
 
@@ -179,3 +210,11 @@ def takes_the_next(x):
 def test_an_object_whose_contents_cannot_be_told_is_named(cache):
     _, origin, _ = called(takes_the_next, cache)
     assert "upcoming" in str(origin)
+
+
+def test_type_aliases_of_torch_are_compared():
+    """Code that computes names of attributes (`getattr(F, name)`) can have read any of them."""
+    prints = Fingerprints(frozenset())
+    for name, value in vars(torch.autograd).items():
+        prints.of(value, name)
+    assert not prints.doubts

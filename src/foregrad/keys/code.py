@@ -46,7 +46,9 @@ def _library_function(walk: Walk, library: Library, function: FunctionType) -> s
     """A function of a library: its name, and what was put into it."""
     name = full_name(function)
     show_reference(walk, library, str(function.__globals__["__name__"]), function.__name__)
-    held = function.__closure__ or ()
+    held = (
+        () if name.startswith("torch._dynamo.") else function.__closure__ or ()
+    )  # what torch.compile notes beside code
     is_found_by_name = "<" not in function.__qualname__ and not function.__code__.co_filename.startswith("<string")
     if not held and is_found_by_name:
         return f"<{library.name} {name}>"

@@ -12,6 +12,7 @@ import logging
 import operator
 import re
 import types
+import weakref
 from collections import OrderedDict, defaultdict, deque
 from types import BuiltinFunctionType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -22,11 +23,12 @@ import torch
 from foregrad.keys.libraries import library_of, library_of_class, library_of_function
 from foregrad.keys.whole_code import known_digest
 from foregrad.runtime.nodes import ABSENT, original_of
-from foregrad.runtime.objects import VALUES
+from foregrad.runtime.objects import LOGGERS_OWN, VALUES, hides_state, holds_nothing_of_users, is_closed
 from foregrad.substrate_keys import HigherOrderOperator, OpOverload, OpOverloadPacket, registered_with, undisabled
+from foregrad.words.kinds import attributes_in
 
 #: Containers of libraries are looked into so deep, and so far.
-_DEEPEST, _MOST_ITEMS = 6, 20_000
+_DEEPEST, _MOST_ITEMS = 12, 20_000
 _LONG = 200
 
 _MAPPINGS = (dict, OrderedDict, defaultdict, types.MappingProxyType)
@@ -44,6 +46,9 @@ _IN_C = (
 )
 _GETTERS = (operator.attrgetter, operator.itemgetter, operator.methodcaller)
 _ALIASES = (types.GenericAlias, types.UnionType)
+
+#: Their subclasses are values with attributes.
+_TEXTS = (str, bytes, int, float, complex)
 
 
 class Fingerprints:
@@ -165,6 +170,8 @@ class Fingerprints:
             return f"partial {' '.join(self.of(one, place, depth + 1) for one in parts)}"
         if issubclass(kind, (OpOverload, OpOverloadPacket, HigherOrderOperator)):
             return f"op {value}"
+        if issubclass(kind, torch.jit.ScriptFunction):
+            return f"script function {value.name} {_digest(value.code.encode())}"
         if issubclass(kind, _GETTERS):
             return f"{kind.__name__} {self.of(value.__reduce__()[1], place, depth + 1)}"
         if issubclass(kind, enum.Enum):
@@ -172,18 +179,27 @@ class Fingerprints:
         if issubclass(kind, _ALIASES):
             return f"{kind.__name__} {self.of((getattr(value, '__origin__', None), value.__args__), place, depth + 1)}"
         if issubclass(kind, logging.Logger):
-            return f"logger {value.name} {value.level} {value.disabled} {value.propagate}"
+            state = f"logger {value.name} {value.level} {value.disabled} {value.propagate}"
+            return state + self._attributes(value, place, depth, LOGGERS_OWN)
         if value is ABSENT:
             return "nothing"
-        return f"object of {kind.__module__}.{kind.__qualname__}{self._plain_attributes(value)}"
+        if issubclass(kind, _TEXTS):
+            held = self._attributes(value, place, depth)
+            return f"{kind.__module__}.{kind.__qualname__} {_short(_as_base(value))}{held}"
+        if issubclass(kind, weakref.ref):
+            return f"reference to {self.of(value(), place, depth + 1)}"
+        if hides_state(kind) and not holds_nothing_of_users(kind) and not is_closed(kind.__module__):
+            self.doubts[f"{place} is a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared"] = None
+        return f"object of {kind.__module__}.{kind.__qualname__}{self._attributes(value, place, depth)}"
 
-    def _plain_attributes(self, value: Any) -> str:
-        """Values that an object of a library keeps under names which code asks for."""
-        held = getattr(value, "__dict__", None)
-        if type(held) is not dict:
+    def _attributes(self, value: Any, place: str, depth: int, left_out: frozenset[str] = frozenset()) -> str:
+        """What an object of a library keeps under names which code asks for."""
+        held = attributes_in(value)
+        names = sorted((self.asked & held.keys()) - left_out) if type(held) is dict else ()
+        if names and depth >= _DEEPEST:
+            self.doubts[f"{place} is too deeply nested to be compared"] = None
             return ""
-        found = {key: held[key] for key in sorted(self.asked & held.keys()) if type(held[key]) in VALUES}
-        return "".join(f" {key}={_plain(one)}" for key, one in found.items())
+        return "".join(f" {key}={self.of(held[key], f'{place}.{key}', depth + 1)}" for key in names)
 
 
 def _inner(value: Any) -> Any:
@@ -194,6 +210,12 @@ def _inner(value: Any) -> Any:
     if kind in (property, functools.cached_property):
         return value.fget if kind is property else value.func
     return value.__wrapped__ if kind is functools._lru_cache_wrapper else value
+
+
+def _as_base(value: Any) -> str:
+    """A value without what its own class makes of it."""
+    base = next(one for one in _TEXTS if isinstance(value, one))
+    return str(base.__repr__(value))
 
 
 def _key(value: Any) -> str:

@@ -193,6 +193,20 @@ class Entries(Holder):
         return text_of(dict(zip(map(str, self.keys), [child.live for child in self.children], strict=False)))
 
 
+class SomeEntries(Entries):
+    """Those entries of a dict that count, in their order."""
+
+    __slots__ = ("counts",)
+
+    def __init__(self, name: str, live: dict[Any, Any], counts: Callable[[Any, Any], bool]) -> None:
+        super().__init__(name, live)
+        self.counts = counts
+        self.keys = [key for key, one in live.items() if counts(key, one)]
+
+    def read(self, value: Any) -> list[Any] | str:
+        return super().read({key: one for key, one in list(value.items()) if self.counts(key, one)})
+
+
 class Attributes(Holder):
     """Entries of a dict that go by some names: attributes of an object, or variables of a module."""
 

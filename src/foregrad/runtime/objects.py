@@ -11,6 +11,7 @@ import logging
 import operator
 import pathlib
 import re
+import struct
 import sys
 import threading
 import types
@@ -79,11 +80,23 @@ HOLD_NOTHING = (
     OpOverload,  # what these hold, they look up when it is first asked for
     OpOverloadPacket,
     HigherOrderOperator,
+    torch.jit.ScriptFunction,
     type(typing.Any),
     types.TracebackType,
-    logging.Filterer,
     type(vars(collections.namedtuple("_Named", "a"))["a"]),
 )
+
+#: Such objects lead to code in C.
+_HANDLES = ("PyCapsule", "instancemethod", "_VariableFunctionsClass", "pybind11_detail_function_record")
+
+
+def holds_nothing_of_users(kind: type) -> bool:
+    """Whether objects of a class in C hold nothing that Python can set, or what is read elsewhere."""
+    return issubclass(kind, HOLD_NOTHING) or kind.__name__.startswith(_HANDLES)
+
+
+#: What the logging module itself keeps in a logger.
+LOGGERS_OWN = frozenset(vars(logging.getLogger("foregrad")))
 
 #: Types that Python makes: the others are written in C.
 _MADE_BY_PYTHON = 1 << 9
@@ -91,6 +104,31 @@ _MADE_BY_PYTHON = 1 << 9
 
 def is_made_by_python(kind: type) -> bool:
     return bool(kind.__flags__ & _MADE_BY_PYTHON)
+
+
+#: Classes written in C whose objects are read in full where they are met.
+_READ_IN_FULL = (
+    object,
+    *(list, tuple, set, frozenset, dict, collections.deque, collections.OrderedDict, collections.defaultdict),
+    threading.local,
+)
+_POINTER = struct.calcsize("P")
+
+
+def hides_state(kind: type) -> bool:
+    """Whether objects of a class have room for more than attributes and slots: for what only C can read.
+
+    Other classes make their objects larger by slots, a dict and a list of weak references.
+    """
+    return any(_hidden_bytes(one) > 0 for one in kind.__mro__ if one not in _READ_IN_FULL)
+
+
+def _hidden_bytes(kind: type) -> int:
+    own = vars(kind)
+    slots = sum(isinstance(one, types.MemberDescriptorType) for key, one in own.items() if key not in _NO_SLOTS)
+    known = slots + ("__dict__" in own) + ("__weakref__" in own)
+    base = kind.__base__.__basicsize__ if kind.__base__ is not None else 0
+    return kind.__basicsize__ - base - known * _POINTER
 
 
 @functools.cache

@@ -82,6 +82,7 @@ class Walk:
         self.asked_by_getters: set[str] = set()  # names that an `attrgetter` holds
         self._makers = makers
         self._closed = closed
+        self._homes = frozenset(name.rpartition(".")[0] for name in reads.executed)  # classes whose methods ran
         self._known: dict[int, Node] = {}
         self._alive: list[Any] = []
         self._todo: deque[tuple[Holder, Sequence[Part], bool]] = deque()
@@ -145,6 +146,10 @@ class Walk:
         if type(function) is not FunctionType:
             return False
         return key_of(function.__code__, function.__globals__) in self.reads.executed
+
+    def ran_in(self, kind: type) -> bool:
+        """Whether methods of a class, or of one that it comes from, ran in the capture."""
+        return any(f"{one.__module__}:{one.__qualname__}" in self._homes for one in kind.__mro__ if one is not object)
 
     def _part(self, part: Part, holder: Holder, closed: bool) -> Node:
         if issubclass(type(part.value), torch.Tensor):  # `isinstance` would ask an object for its `__class__`

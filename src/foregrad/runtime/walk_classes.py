@@ -9,6 +9,7 @@ from foregrad.runtime.nodes import Attributes, Node, Same
 from foregrad.runtime.objects import is_closed, is_made_by_python
 from foregrad.runtime.walk import Part, Walk
 from foregrad.words.kinds import is_a
+from foregrad.words.process_variables import OF_THIS_PROCESS
 
 
 def make_class(walk: Walk, value: Any, name: str) -> Node | None:
@@ -33,8 +34,8 @@ def _entries(walk: Walk, kind: type) -> None:
     entries = gc.get_referents(vars(kind))[0]  # the dict behind the proxy
     closed = is_closed(kind.__module__)
     names = walk.asked if closed else walk.names
-    leaves_out = _REPLACED if kind.__name__ == "_SingleLevelFunction" else frozenset()
     home = kind.__module__ if isinstance(kind.__module__, str) else ""
+    leaves_out = _REPLACED if kind.__name__ == "_SingleLevelFunction" else OF_THIS_PROCESS.get(home, frozenset())
     holder = Attributes(kind.__qualname__, entries, names, dunders=True, leaves_out=leaves_out, home=home)
     parts = [Part(holder.inner(key), entries[key], entries, key) for key in holder.keys]
     walk.hold(holder, parts, closed=closed)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import functools
 import os
+import sys
+import threading
 import weakref
 from types import BuiltinFunctionType, CellType, FunctionType, MethodType, ModuleType
 from typing import Any
@@ -13,19 +15,33 @@ import torch
 
 from foregrad.record.executed import is_library
 from foregrad.runtime.cached_results import cached_results, tells_results
-from foregrad.runtime.nodes import ABSENT, Attributes, Fields, Items, Node, Pinned, Same, TensorNode, read_field
+from foregrad.runtime.nodes import (
+    ABSENT,
+    Attributes,
+    Fields,
+    Items,
+    Node,
+    Pinned,
+    Same,
+    SomeEntries,
+    TensorNode,
+    read_field,
+)
 from foregrad.runtime.objects import field, holds_nothing, is_closed, is_made_by_python
-from foregrad.runtime.walk import Part, Walk
+from foregrad.runtime.walk import NO_BOUNDARY, Part, Walk
+from foregrad.runtime.walk_classes import class_node
 from foregrad.runtime.walk_data import attributes_of
+from foregrad.words.dict_versions import has_versions
 from foregrad.words.kinds import is_a
 
 
 def make_function(walk: Walk, value: Any, name: str) -> Node | None:
-    """A function: one that ran, by its code, its defaults and its closure; of a library's, by its closure."""
+    """A function: one that ran, by its code, its defaults and its closure. At each call the defaults of a library's are
+    not compared."""
     if not is_a(value, FunctionType):
         return None
     is_users, ran = not is_library(value.__code__), walk.ran(value)
-    keys = ["__defaults__", "__kwdefaults__"] if ran and is_users else []
+    keys = ["__defaults__", "__kwdefaults__"] if ran and (is_users or walk.boundary is not NO_BOUNDARY) else []
     parts = [Part(f"{name}.{key}", getattr(value, key)) for key in keys]
     if ran and value.__closure__:
         keys.append("__closure__")
@@ -157,11 +173,48 @@ def make_closed(walk: Walk, value: Any, name: str) -> Node | None:
         return None
     if issubclass(kind, (staticmethod, classmethod, property, functools.partial)):
         return make_from_fields(walk, value, name)
+    if kind is dict and has_versions() and walk.boundary is NO_BOUNDARY and not any(value is one for one in _CHANGING):
+        _table(walk, value, name)
+    if issubclass(kind, type) and (walk.ran_in(value) or _has_users_functions(value)):
+        return class_node(walk, value)
     is_users = is_made_by_python(kind) and not is_closed(kind.__module__)
     is_open = name.rpartition(".")[2].startswith("_global_") or value is os.environ
     if is_users or is_open or (issubclass(kind, type) and not is_closed(value.__module__)):
         return walk.opened(value, name)
     return None
+
+
+#: Tables of the process itself.
+_CHANGING = (sys.modules, vars(threading)["_active"], vars(threading)["_limbo"])
+
+
+def _table(walk: Walk, table: dict[Any, Any], name: str) -> None:
+    """What of the user's is in a table of torch, NumPy or Python: a function that was registered there, or something
+    under a class."""
+    holder = SomeEntries(name, table, _is_users)
+    parts = [Part(f"{name}[{_shown(key)}]", table[key]) for key in holder.keys]
+    walk.hold(holder, parts, closed=True)
+
+
+def _shown(key: Any) -> str:
+    return ", ".join(str(getattr(one, "__name__", one)) for one in (key if isinstance(key, tuple) else (key,)))
+
+
+def _is_users(key: Any, value: Any) -> bool:
+    return any(map(_is_made_outside, (*key, value) if type(key) is tuple else (key, value)))
+
+
+def _is_made_outside(value: Any) -> bool:
+    """Whether something belongs to none of torch, NumPy and Python."""
+    if is_a(value, FunctionType):
+        return not is_library(value.__code__)
+    kind = value if is_a(value, type) else type(value)
+    return is_made_by_python(kind) and not is_closed(kind.__module__)
+
+
+def _has_users_functions(kind: type) -> bool:
+    """Whether somebody has given a class other methods."""
+    return any(type(one) is FunctionType and not is_library(one.__code__) for one in vars(kind).values())
 
 
 def make_same(walk: Walk, value: Any, name: str) -> Node:

@@ -6,6 +6,7 @@ import array
 import collections
 import ctypes
 import gc
+import logging
 import operator
 import os
 import weakref
@@ -29,7 +30,7 @@ from foregrad.runtime.nodes import (
     Same,
     read_field,
 )
-from foregrad.runtime.objects import HOLD_NOTHING, field, has_own_getattr, is_made_by_python, slots_of
+from foregrad.runtime.objects import LOGGERS_OWN, field, has_own_getattr, hides_state, holds_nothing_of_users, slots_of
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
 from foregrad.words.kinds import attributes_in, is_a
@@ -114,7 +115,7 @@ def make_array(walk: Walk, value: Any, name: str) -> Node | None:
 def make_object(walk: Walk, value: Any, name: str) -> Node:
     """Any other object: what it keeps in attributes that code asks for, and what it holds as a container."""
     kind = type(value)
-    if is_a(value, HOLD_NOTHING):
+    if holds_nothing_of_users(kind):
         return Same(name, value)
     if isinstance(value, operator.attrgetter):
         walk.asked_by_getters.update(part for path in value.__reduce__()[1] for part in str(path).split("."))
@@ -126,11 +127,15 @@ def make_object(walk: Walk, value: Any, name: str) -> Node:
         return walk.hold(Pinned(name, value, (field("_target"),)), [Part(name, target)])
     if id(value) in walk.tensors.declared:
         return _declared(walk, value, name)
+    if isinstance(value, logging.Filterer):
+        parts = [Part(name, attributes_of(walk, vars(value), name, walk.asked - LOGGERS_OWN))]
+        return walk.hold(Pinned(name, value, (field("__dict__"),)), parts)
     attributes = attributes_in(value)
     slots = dict(slots_of(kind))
-    if is_a(value, numpy.ndarray) or (not is_made_by_python(kind) and not isinstance(attributes, dict)):
+    if is_a(value, numpy.ndarray) or hides_state(kind):
         walk.freeze(name, f"a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared")
-        return Same(name, value)
+        if not isinstance(attributes, dict):
+            return Same(name, value)
     names = _names(walk, value)
     parts = [Part(name, class_node(walk, kind))]
     getters: list[Any] = [type]

@@ -10,7 +10,7 @@ from tests.keep.stale.packages import FORMS, Level, Package, can_change, edits_o
 
 
 def alone(home: str = "main") -> Iterator[Package]:
-    """Every form as it is, with each of its edits, and changed in a running process."""
+    """Every form as it is, with each of its edits, changed in a running process, and with a number from outside."""
     for name, form in FORMS.items():
         levels = (
             (Level(name, home),) if form.takes is Takes.NOTHING else (Level("value: literal", home), Level(name, home))
@@ -22,3 +22,6 @@ def alone(home: str = "main") -> Iterator[Package]:
         for depth in range(len(levels)):
             if can_change(levels, depth):
                 yield replace(package, change=(0, depth))
+        if len(levels) > 1:  # no file says what is in it: it must be found where it is
+            levels = (Level("value: environment at import", home), Level(name, home))
+            yield Package((levels,), edit="v0")
