@@ -17,3 +17,6 @@ def scaled_twice(x):
 
 def weighted(x):
     return x * WEIGHT
+
+
+count = 0

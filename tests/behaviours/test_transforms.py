@@ -103,3 +103,4 @@ def test_a_trace_of_its_own_is_refused():
         return linearize(net, x)[1](x)
 
     assert_refused(f, (torch.randn(5, 3, dtype=torch.float64),), at="linearize")
+    assert not torch.fx._symbolic_trace.is_fx_tracing()  # variables of torch's modules are left to torch

@@ -25,7 +25,7 @@ from foregrad.record.trace import Origin
 
 #: Flags that torch keeps in optimizers for itself: setting them once is enough.
 _TORCHS_OWN = {"_opt_called", "_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured"}
-_ELSEWHERE = {*_TORCHS_OWN, "param_groups", "state", "defaults"}
+_ELSEWHERE = {*_TORCHS_OWN, "param_groups", "state"}
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device)
 PLAIN_OR_CONTAINER = (*_PLAIN, list, set, dict, tuple)
 _DEPTH = 3

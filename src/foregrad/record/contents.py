@@ -3,33 +3,45 @@
 from __future__ import annotations
 
 import array
-import itertools
-import operator
+import contextvars
+import ctypes
 import os
 import sys
+import threading
 from collections import deque
 from dataclasses import dataclass
-from types import CellType, FunctionType, GeneratorType, MethodType
+from types import CellType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy
 import torch
 
+from foregrad.record.iterators import PLAIN, is_iterator, stand_of
+
 ABSENT: Any = type("Absent", (), {"__repr__": lambda self: "absent"})()
-PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 CONTAINERS = (list, dict, set, deque)
 _MOST_BYTES = 1_000_000
 
 
+#: What lets others see its memory.
+_BUFFERS = (memoryview, ctypes._SimpleCData, ctypes.Array, ctypes.Structure, ctypes.Union)
+
+
 @dataclass(frozen=True, eq=False)
 class Variables:
-    """Variables of a module that code assigns."""
+    """Variables of a module, or attributes of an object, that code names. Those of libraries count if they are plain:
+    functions and classes, these put there for themselves."""
 
     variables: dict[str, Any]
     names: frozenset[str]
+    is_plain: bool = False
 
     def read(self) -> dict[str, Any]:
-        return {name: self.variables[name] for name in self.names if name in self.variables}
+        found = {name: self.variables[name] for name in self.names if name in self.variables}
+        return {name: one for name, one in found.items() if self._counts(one)}
+
+    def _counts(self, value: Any) -> bool:
+        return isinstance(value, PLAIN) if self.is_plain else not isinstance(value, ModuleType)
 
 
 def is_generator(kind: type) -> bool:
@@ -37,19 +49,29 @@ def is_generator(kind: type) -> bool:
     return numpy is not None and issubclass(kind, (numpy.Generator, numpy.RandomState, numpy.BitGenerator))
 
 
-def attributes(value: Any) -> dict[str, Any] | None:
-    """The attributes of an object of the user's."""
+#: Attributes that torch keeps in every module.
+TABLES = frozenset(vars(torch.nn.Module()))
+
+
+def attributes(value: Any, named: frozenset[str] = frozenset()) -> dict[str, Any] | None:
+    """The attributes of an object of the user's. Of what a class of torch's keeps for itself, those that are named."""
     if isinstance(value, type):
         return {k: v for k, v in vars(value).items() if k[:2] != "__"} if not is_closed(value) else None
     found = getattr(value, "__dict__", None) if _has_dict(type(value)) else None
-    if isinstance(found, dict) and is_closed(type(value)):  # what a class of torch's keeps for itself
-        found = {key: one for key, one in found.items() if key[:1] != "_"}
+    if isinstance(found, dict) and keeps_for_itself(type(value)):
+        found = {key: one for key, one in found.items() if key[:1] != "_" or key in named - TABLES}
     slots = {name: getattr(value, name, ABSENT) for name in _slots(type(value))}
     return {**found, **slots} if type(found) is dict else slots or None
 
 
 def _has_dict(kind: type) -> bool:
-    return kind.__dictoffset__ != 0
+    return kind.__dictoffset__ != 0 or issubclass(kind, threading.local)
+
+
+def keeps_for_itself(kind: type) -> bool:
+    """Whether objects of a class have attributes that are nobody else's; where an iterator stands is seen from
+    outside."""
+    return is_closed(kind) and not issubclass(kind, threading.local) and not hasattr(kind, "__next__")
 
 
 def _slots(kind: type) -> list[str]:
@@ -64,9 +86,11 @@ def is_closed(kind: type) -> bool:
 
 
 def contents_of(value: Any) -> Any:
-    """A copy of what an object holds, one level deep."""
+    """A copy of what an object holds, one level deep. Of a module that is what code names there, as `Variables`."""
     if isinstance(value, Variables):
         return value.read()
+    if isinstance(value, ModuleType):
+        return ABSENT
     if value is os.environ:
         return dict(value)
     if isinstance(value, CONTAINERS):
@@ -80,37 +104,16 @@ def contents_of(value: Any) -> Any:
     kind = type(value)
     if kind.__module__.partition(".")[0] == "numpy":
         return _of_numpy(value)
-    if _is_iterator(value):
-        return _of_iterator(value)
-    if isinstance(value, (bytearray, array.array)):
+    if is_iterator(value):
+        return stand_of(value)
+    if isinstance(value, (bytearray, array.array, *_BUFFERS)):
         return "bytes", bytes(value)
+    if isinstance(value, contextvars.ContextVar):
+        return "current", value.get(ABSENT)
     if issubclass(kind, (FunctionType, MethodType)):
         return dict(vars(value)) if kind is FunctionType else ABSENT
     found = attributes(value)
     return ABSENT if found is None else found
-
-
-def _is_iterator(value: Any) -> bool:
-    """Whether it is an iterator of Python's own, which keeps where it stands for itself."""
-    return type(value).__module__ in ("builtins", "itertools") and hasattr(type(value), "__next__")
-
-
-def _of_iterator(value: Any) -> Any:
-    """Where an iterator stands, as far as it tells."""
-    if type(value) is itertools.count:
-        return repr(value)
-    if isinstance(value, GeneratorType):
-        inner = () if value.gi_frame is None else (value.gi_frame.f_lasti, *value.gi_frame.f_locals.values())
-        return ("inside", *(_of_iterator(one) if _is_iterator(one) else _or_id(one) for one in inner))
-    left = operator.length_hint(value, -1)
-    if left >= 0:
-        return "left", left
-    inner = value.__reduce__()[1] if type(value) in (enumerate, zip, map, filter) else ()
-    return ("inside", *(_of_iterator(one) if _is_iterator(one) else id(one) for one in inner)) if inner else ABSENT
-
-
-def _or_id(value: Any) -> Any:
-    return value if isinstance(value, PLAIN) else id(value)
 
 
 def _of_numpy(value: Any) -> Any:
@@ -122,8 +125,14 @@ def _of_numpy(value: Any) -> Any:
 
 def put_back(value: Any, before: Any) -> None:
     """Give an object the contents that it had."""
-    if _is_iterator(value):
-        return  # what it has given is gone
+    if is_iterator(value) or (isinstance(value, contextvars.ContextVar) and before[1] is ABSENT):
+        return  # what an iterator has given is gone; what a variable of a context holds cannot be taken out
+    if isinstance(value, contextvars.ContextVar):
+        value.set(before[1])
+        return
+    if isinstance(value, _BUFFERS):
+        memoryview(value).cast("B")[:] = before[1]
+        return
     if isinstance(value, CellType):
         value.cell_contents = before
     elif isinstance(value, CONTAINERS):

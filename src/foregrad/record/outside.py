@@ -10,10 +10,20 @@ import dis
 import functools
 import gc
 import os
+import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from types import CellType, CodeType, FrameType, FunctionType, MethodType, ModuleType
+from types import (
+    BuiltinMethodType,
+    CellType,
+    CodeType,
+    FrameType,
+    FunctionType,
+    MethodType,
+    MethodWrapperType,
+    ModuleType,
+)
 from typing import Any
 
 import torch
@@ -22,21 +32,23 @@ from foregrad.record.beside import Change, text_of
 from foregrad.record.contents import (
     ABSENT,
     CONTAINERS,
-    PLAIN,
+    TABLES,
     Variables,
     attributes,
     contents_of,
     is_closed,
     is_generator,
+    keeps_for_itself,
     put_back,
     same,
 )
-from foregrad.record.executed import is_library
+from foregrad.record.executed import is_library, is_library_file
 from foregrad.record.frames import is_installed, is_users
+from foregrad.record.iterators import PLAIN
 from foregrad.record.trace import Origin
 from foregrad.words.garbage import is_young
 
-_DEPTH = 5  # as many steps from a name
+_DEPTH = 16  # as many steps from a name
 _MOST_ITEMS = 1_000
 
 
@@ -126,6 +138,7 @@ class Outside:
         waiting = [(name, value, holder, _DEPTH)]
         while waiting:
             name, value, holder, depth = waiting.pop()
+            value = _module_of(value) or value
             kind = type(value)
             if not depth or kind in PLAIN or issubclass(kind, _ELSEWHERE) or (id(code), id(value)) in self._looked:
                 continue
@@ -138,6 +151,10 @@ class Outside:
                 if before is not ABSENT:
                     kept = Kept(name, value, before, code, holder, is_inner, gc.is_tracked(value))
                     self._kept[id(value)] = kept
+            for part in _named_in(value, names):
+                self._kept[id(part.variables), code] = Kept(
+                    name, part, part.read(), code, kept or holder, is_inner, False
+                )
             waiting += [(inner, one, kept or holder, depth - 1) for inner, one in inside(name, value, names.all)]
 
     def different(self) -> list[Kept]:
@@ -167,7 +184,31 @@ class Outside:
 
 
 #: What holds code, is a tensor, or is looked after elsewhere.
-_ELSEWHERE = (torch.Tensor, ModuleType, CodeType, FrameType, torch.optim.Optimizer)
+_ELSEWHERE = (torch.Tensor, CodeType, FrameType)
+
+#: Modules of Python's with classes whose methods, which are not looked at, read all attributes of their objects.
+_READ_BY_METHODS = ("queue", "collections", "weakref", "_weakrefset", "multiprocessing.sharedctypes")
+
+
+def _module_of(value: Any) -> ModuleType | None:
+    """The module of a library whose variables a dict holds: of those, only what code names counts."""
+    name = value.get("__name__") if type(value) is dict else None
+    module = sys.modules.get(name) if type(name) is str else None
+    is_its = isinstance(module, ModuleType) and vars(module) is value and not _is_own(module)
+    return module if is_its else None
+
+
+def _named_in(value: Any, names: Names) -> Iterator[Variables]:
+    """Variables of a module that code names, and such attributes as a class of torch's would keep for itself."""
+    if isinstance(value, ModuleType):
+        yield Variables(vars(value), names.all, is_plain=not _is_own(value))
+    elif keeps_for_itself(type(value)) and isinstance(getattr(value, "__dict__", None), dict):
+        yield Variables(vars(value), frozenset(one for one in names.all - TABLES if one[:1] == "_" != one[1:2]))
+
+
+def _is_own(module: ModuleType) -> bool:
+    file = vars(module).get("__file__")
+    return module.__name__ == "__main__" or (isinstance(file, str) and not is_library_file(file))
 
 
 def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, Any]]:
@@ -179,8 +220,13 @@ def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, 
     elif isinstance(value, CellType):
         contents = contents_of(value)
         yield name, contents
-    elif isinstance(value, MethodType):
+    elif isinstance(value, (MethodType, BuiltinMethodType, MethodWrapperType)):
         yield name, value.__self__
+        return
+    elif isinstance(value, ModuleType):
+        own = vars(value).items() if _is_own(value) else ()
+        yield from ((f"{name}.{key}", one) for key, one in own if key in names and not isinstance(one, ModuleType))
+        return
     elif isinstance(value, FunctionType):
         if not is_library(value.__code__):
             yield from zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
@@ -189,9 +235,9 @@ def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, 
         yield f"type({name})", type(value)
     if isinstance(value, torch.nn.Module):
         yield from ((f"{name}.{key}", one) for key, one in value._modules.items() if key in names)
-    found = attributes(value) or {}
-    is_queue = type(value).__module__ == "queue"  # its methods, which are not looked at, read its attributes
-    yield from ((f"{name}.{key}", one) for key, one in found.items() if key in names or is_queue)
+    is_read = any(base.__module__ in _READ_BY_METHODS for base in type(value).__mro__)
+    found = attributes(value, frozenset(getattr(value, "__dict__", ())) if is_read else names) or {}
+    yield from ((f"{name}.{key}", one) for key, one in found.items() if key in names or is_read)
 
 
 def _key_text(key: Any) -> str:
@@ -205,7 +251,8 @@ def _in_words(kept: Kept) -> Iterator[Change]:
         for key in dict.fromkeys([*before, *now]):
             was, is_now = before.get(key, ABSENT), now.get(key, ABSENT)
             if not same(was, is_now):
-                yield Change(f"{kept.name}.{key}".strip("."), f"{_was(was, is_now)} at {_line(kept.code, key)}")
+                text = key if isinstance(key, str) else _key_text(key)
+                yield Change(f"{kept.name}.{text}".strip("."), f"{_was(was, is_now)} at {_line(kept.code, key)}")
     elif isinstance(kept.value, CONTAINERS):
         yield Change(kept.name, f"{_was(before[1], now[1])} at {kept.line}")
     elif isinstance(before, tuple):
