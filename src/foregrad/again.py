@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from foregrad.arguments import named_leaves
 from foregrad.errors import BackwardError
 from foregrad.runtime.same import example_of
 from foregrad.substrate import has_hooks, tree_flatten, tree_unflatten
@@ -23,13 +24,18 @@ if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage
 
 
-def can_be_made_again(args: Any, kwargs: Any) -> bool:
-    """Whether tensors that look like the arguments are all that a recording needs to be the same."""
-    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, torch.Tensor)]
-    if not all(map(_is_plain, tensors)):
-        return False
-    roots = {one.untyped_storage()._cdata: _root(one) for one in tensors}
-    return all(_root(one) is roots[one.untyped_storage()._cdata] for one in tensors)
+def not_made_again(arguments: dict[str, Any]) -> list[str]:
+    """Which arguments tensors that look like them could not stand for in a recording, and why."""
+    tensors = [(name, leaf) for name, leaf in named_leaves(arguments) if isinstance(leaf, torch.Tensor)]
+    why = [f"the argument {name} {reason}" for name, tensor in tensors if (reason := _is_more(tensor))]
+    if why:
+        return why
+    first: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor in tensors:
+        other, root = first.setdefault(tensor.untyped_storage()._cdata, (name, _root(tensor)))
+        if root is not _root(tensor):
+            why.append(f"the argument {name} shares memory with {other}, and neither is a view of the other")
+    return why
 
 
 def _root(tensor: torch.Tensor) -> torch.Tensor:
@@ -37,20 +43,32 @@ def _root(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor._base is None else tensor._base
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is what its spec says, and nothing more, or a view of such a one that has no history."""
+def _is_more(tensor: torch.Tensor) -> str | None:
+    """What a tensor is beside what its spec says, or a view of such a one that has no history; None if nothing."""
     base = tensor._base
-    if base is not None:
-        is_free = not tensor.requires_grad and not base.requires_grad
-        return is_free and _is_bare(tensor) and base.dtype == tensor.dtype and _is_plain(base)
-    return _is_bare(tensor) and tensor.untyped_storage().nbytes() == Spec.of(tensor).num_bytes
+    if base is None:
+        whole = tensor.untyped_storage if type(tensor) is torch.Tensor and tensor.layout is torch.strided else None
+        is_part = whole is not None and whole().nbytes() != Spec.of(tensor).num_bytes
+        return _has_more(tensor) or ("shows a part of its memory only" if is_part else None)
+    if tensor.requires_grad or base.requires_grad:
+        return "is a view with a history"
+    if base.dtype != tensor.dtype:
+        return "is a view of a tensor of another dtype"
+    return _has_more(tensor) or ("is a view of a tensor that " + more if (more := _is_more(base)) else None)
 
 
-def _is_bare(tensor: torch.Tensor) -> bool:
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided or tensor.device.type != "cpu":
-        return False
-    is_bare = tensor.is_leaf and tensor.grad is None and not has_hooks(tensor) and not vars(tensor)
-    return is_bare and not (tensor.is_conj() or tensor.is_neg() or tensor.is_inference())
+def _has_more(tensor: torch.Tensor) -> str | None:
+    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
+        return f"is a {type(tensor).__name__} with the layout {tensor.layout}"
+    if tensor.device.type != "cpu":
+        return f"is on {tensor.device}"
+    if not tensor.is_leaf:
+        return "has a history"
+    if tensor.grad is not None or has_hooks(tensor) or vars(tensor):
+        return "has a gradient, hooks or attributes of its own"
+    if tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
+        return "is conjugated, negated, or made in inference mode"
+    return None
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from foregrad.again import Again, can_be_made_again
+from foregrad.again import Again, not_made_again
+from foregrad.arguments import bind_arguments
 from foregrad.captures import Capture
 from foregrad.keep.lookup import Lookup, ReadCall
 from foregrad.keep.places import Places
@@ -46,11 +47,7 @@ class WarmStarts:
             return None
         environment = environment_of_sources(self.way, kind=self._kind, **self._options())
         found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
-        if can_be_made_again(args, kwargs):
-            return found
-        return replace(
-            found, unsure=(*found.unsure, "an argument wraps others, has a history, or shares memory with another")
-        )
+        return replace(found, unsure=(*found.unsure, *not_made_again(bind_arguments(self._target, args, kwargs))))
 
     def _options(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
@@ -173,7 +170,10 @@ class WarmStarts:
     def _to_keep(self, lookup: Lookup | None, made: Capture) -> tuple[Capture, Callable[[], None]]:
         """A new capture with the key of what it has read, and what leaves it to later processes when it has run."""
         if lookup is None or made.program_key is None or made.once or made.edits:
-            return made, lambda: None
+            changes = "; ".join(made.once) or ("lists or dicts that it is given" if made.edits else "")
+            why = (f"it is not kept, since it changes {changes}",) if changes and lookup is not None else ()
+            origin = replace(made.origin, reasons=(*made.origin.reasons, *why))
+            return replace(made, origin=origin), lambda: None
         call = lookup.captured(made.reads)
         doubt = in_doubt(replace(call.sources, unsure=call.sources.unsure[len(lookup.sources.unsure) :]))
         reasons = (*made.origin.reasons, *(doubt.reasons if doubt else ()))

@@ -50,7 +50,15 @@ def another_kl(p, q):
     return p.loc * 3
 
 
+def clamped(x):
+    return torch.nn.Hardtanh()(x)
+
+
 CHANGES = {
+    "the default of a method": (
+        clamped,
+        lambda patch: patch.setattr(torch.nn.Hardtanh.__init__, "__defaults__", (-1.0, 0.5, False, None, None)),
+    ),
     "the default of a function": (
         leaky,
         lambda patch: patch.setattr(torch.nn.functional.leaky_relu, "__defaults__", (0.5, False)),

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from foregrad.errors import CorruptArtifact
+from foregrad.errors import CannotKeep, CorruptArtifact
 from foregrad.keep.code_files import Bytes, code_file, write_once
-from foregrad.keep.places import Places
+from foregrad.keep.places import Places, names_in
 from foregrad.keep.restore import Restorer, as_described
 from foregrad.runtime.miss import PYTHON, REPLACED
 from foregrad.runtime.same import SameState
@@ -63,6 +63,21 @@ def restorer_of(
     return restore
 
 
+def without_module_checks(call: Callable[..., Any], places: Places) -> Callable[..., Any]:
+    """A call for processes that have its sources: they look at modules as they reach them. What only files check is
+    left out. Modules that are in no variable, such as those that the function makes at each call, go by their class."""
+    found = generated_of(call)
+    assert found is not None
+    recipe: Any = found.recipes[PYTHON]
+    modules = tuple(dict.fromkeys(one if places.of(one) is not None else type(one) for one in recipe.modules))
+    used = names_in(compile(found.text, "<a call>", "exec"))
+    return replace(
+        found,
+        namespace={name: value for name, value in found.namespace.items() if name in used},
+        recipes={**found.recipes, PYTHON: replace(recipe, modules=modules, module_checks=None)},
+    ).load()
+
+
 def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., Any]:
     """A call that also begins without gradients where it replaces them, as it does in a new process.
 
@@ -73,6 +88,11 @@ def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., An
     lines = [line for line in found.text.splitlines() if not line.endswith(REPLACED)]
     place = next(i for i, line in enumerate(lines) if line.lstrip().startswith(f"if not {PYTHON}.check()"))
     recipe: Any = found.recipes[PYTHON]
+    if recipe.module_checks is None:
+        raise CannotKeep(
+            "it was found in a cache, and has modules with hooks or modules that are made inside, which a file cannot "
+            "check.\nCompile it with cache=False."
+        )
     lines[place : place + 1] = [] if is_bare else recipe.module_checks
     return replace(
         found,

@@ -7,6 +7,7 @@ kept as blobs, named by their content.
 from __future__ import annotations
 
 import hashlib
+from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, MethodType, ModuleType
@@ -169,5 +170,9 @@ def _words(value: Any) -> str:
         return f"an input that is a {value.recipe.kind.__name__}, a tensor that wraps others"
     if isinstance(value, CellType):
         return f"a variable around the function (now {str(value.cell_contents)[:40]}; make it an argument or a default)"
+    if isinstance(value, torch.nn.Module):
+        return f"a {type(value).__name__} that is an argument, or in none of its variables, modules and declared state"
+    if isinstance(value, OrderedDict):
+        return "hooks of a module"
     named = getattr(value, "__qualname__", None)
     return f"`{named}`" if isinstance(named, str) else f"a {type(value).__name__} object"

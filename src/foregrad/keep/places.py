@@ -59,7 +59,7 @@ class Places:
             yield {"is": "cell", "name": name}, name, _contents(cell)
         function, bound = self._code_owner(), self._bound()
         variables: dict[str, Any] = {} if function is None else function.__globals__
-        for name in sorted(_names(function.__code__)) if function is not None else ():
+        for name in sorted(names_in(function.__code__)) if function is not None else ():
             if name in variables:
                 yield {"is": "globals"}, name, variables[name]
         for name, value in (bound or {}).items():
@@ -145,9 +145,9 @@ def _contents(cell: Any) -> Any:
         return None
 
 
-def _names(code: CodeType) -> set[str]:
+def names_in(code: CodeType) -> set[str]:
     """Names in code, and in the functions inside."""
-    return {*code.co_names}.union(*(_names(one) for one in code.co_consts if isinstance(one, CodeType)))
+    return {*code.co_names}.union(*(names_in(one) for one in code.co_consts if isinstance(one, CodeType)))
 
 
 PLACES = ("attributes", "bound", "cell", "defaults", "kwdefaults", "target", "globals", "held", "state", "module")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +21,7 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.compilers import compiles
 from foregrad.entries.container import Entry, pack, unpack
 from foregrad.errors import CannotKeep, ForegradError
-from foregrad.keep.calls import keep_calls, restorer_of
+from foregrad.keep.calls import KeptCalls, keep_calls, restorer_of, without_module_checks
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
@@ -143,7 +144,7 @@ def keep_call(
         with part("keep"):
             _check_finds_all(calls[0], places)
             check_compiled(calls[1:])
-            kept = keep_calls(calls, places, needs_code=True)
+            kept = _kept(calls, places)
             header = {**about_entry("call", sources.key), **about, "call": kept.roots[0], "halves": kept.roots[1:]}
             blobs = {**kept.blobs, _PROGRAM_KEY: json.dumps(program.as_json()).encode()}
             store.put(sources.key.digest, pack(header, blobs))
@@ -151,6 +152,14 @@ def keep_call(
         log.info("a call is not kept: %s", error)
         return f"it cannot be kept: {error}"
     return None
+
+
+def _kept(calls: list[Callable[..., Any]], places: Places) -> KeptCalls:
+    """The call as a file could have it too; else as only processes with its sources can."""
+    try:
+        return keep_calls(calls, places, needs_code=True)
+    except CannotKeep:
+        return keep_calls([without_module_checks(calls[0], places), *calls[1:]], places, needs_code=True)
 
 
 def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
@@ -161,11 +170,18 @@ def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
     assert found is not None
     for name, value in found.namespace.items():
         if (isinstance(value, torch.Tensor) or name.startswith(OWNER)) and places.of(value) is None:
-            what = f"a tensor {Spec.of(value)}" if isinstance(value, torch.Tensor) else "something"
+            what = f"a tensor {Spec.of(value)}" if isinstance(value, torch.Tensor) else _parts_read(found.text, name)
             raise CannotKeep(
-                f"it reads {what} that is kept in none of the function's own variables, its modules and its declared "
+                f"it reads {what}, kept in none of the function's own variables, its modules and its declared "
                 "state, so that no other process could find it"
             )
+
+
+def _parts_read(text: str, owner: str) -> str:
+    """What a call reads of something, by its names there: `weight`, `bias`."""
+    tables = r"(?:\._parameters|\._buffers|\.__dict__)?"
+    parts = re.findall(rf"\b{owner}{tables}(?:\.|\[['\"]?)(\w+)", text)
+    return ", ".join(f"`{part}`" for part in dict.fromkeys(parts)) or "something"
 
 
 def about_entry(kind: str, key: Key) -> dict[str, Any]:

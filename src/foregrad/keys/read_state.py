@@ -23,7 +23,7 @@ from foregrad.keys.sources import SHOWERS, Sources, finish, look_or_doubt
 from foregrad.keys.walk import Walk
 from foregrad.record.executed import Reads
 from foregrad.runtime.comparable import objects_in
-from foregrad.runtime.nodes import Attributes, Entries, Holder, Items, Node, TensorNode
+from foregrad.runtime.nodes import Attributes, Entries, Holder, Hooks, Items, Node, TensorNode
 from foregrad.runtime.reach import PythonReads
 from foregrad.runtime.walk import Tensors
 from foregrad.runtime.walk import Walk as Reached
@@ -93,10 +93,10 @@ class _Holders:
         name = self._names[id(holder)]
         told = [self._child(one, f"{name}[{place}]") for place, one in enumerate(holder.children)]
         kind = self.prints.of(type(holder.live), f"type of {name}")
-        if isinstance(holder, Entries):
+        if isinstance(holder, Entries) and not isinstance(holder, Hooks):
             keys = [self.prints.of(key, f"key of {name}") for key in holder.keys]
             told = [f"{key}: {value}" for key, value in zip(keys, told, strict=True)]
-        elif not isinstance(holder, Items):
+        elif not isinstance(holder, (Items, Hooks)):
             kind = ""
         elif isinstance(holder.live, (set, frozenset)) and holder.name.rpartition(".")[2] in self._tested:
             told.sort()  # all that was asked is what is in it

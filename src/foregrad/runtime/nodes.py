@@ -193,6 +193,12 @@ class Entries(Holder):
         return text_of(dict(zip(map(str, self.keys), [child.live for child in self.children], strict=False)))
 
 
+class Hooks(Entries):
+    """Hooks in their order. The numbers under which they are kept are those of a process."""
+
+    __slots__ = ()
+
+
 class SomeEntries(Entries):
     """Those entries of a dict that count, in their order."""
 

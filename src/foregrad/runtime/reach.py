@@ -105,10 +105,10 @@ class PythonReads:
 
     target: Any  # the function or module
     state: tuple[Any, ...]
-    modules: tuple[torch.nn.Module, ...]  # that were called
+    modules: tuple[torch.nn.Module | type, ...]  # that were called; classes of those that the function makes
     reads: Reads
     lost: Lost | None = None
-    module_checks: tuple[str, ...] = ()  # what a file checks in its place, as lines of Python
+    module_checks: tuple[str, ...] | None = ()  # what a file checks in its place, as lines of Python, if one can
 
     def make(self) -> PythonGuard:
         return Reached.of(self.reach(self.scopes(), Tensors())).guard

@@ -9,11 +9,10 @@ from typing import Any
 import torch
 
 from foregrad.record.names import names_in
-from foregrad.runtime.nodes import Attributes, Entries, Node, Pinned, Same
+from foregrad.runtime.nodes import Attributes, Entries, Hooks, Node, Pinned, Same
 from foregrad.runtime.objects import has_own_getattr
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
-from foregrad.runtime.walk_data import contents_of
 from foregrad.words.kinds import is_a
 
 _TABLES = ("_parameters", "_buffers", "_modules")
@@ -44,7 +43,8 @@ def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
         _table(walk, attributes[table], name, None if everything or table in iterated else names)
     for hooks in _HOOKS:
         if attributes[hooks]:
-            contents_of(walk, attributes[hooks], f"{name}.{hooks}")
+            node = Hooks(f"{name}.{hooks}", attributes[hooks])
+            walk.hold(node, [Part(f"{node.name}[{i}]", hook) for i, hook in enumerate(attributes[hooks].values())])
         else:
             walk.empty.append((f"{name}.{hooks}", attributes[hooks]))
     return walk.hold(Pinned(name, value, [type]), [Part(name, class_node(walk, type(value)))])

@@ -23,6 +23,7 @@ OF_THIS_PROCESS = {
         "logging": "_startTime _handlers _handlerList _lock lastResort raiseExceptions",
         "random": "_inst",
         "os": "environb",
+        "torch.utils.hooks": "next_id",
         "torch.autograd.profiler": "_cupti_monitor_checked _cupti_monitor_module",
     }.items()
 }
