@@ -16,13 +16,14 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup redis demo examples test conformance bench bench-cold bench-warm bench-train bench-examples lint format clean
+.PHONY: help setup redis demo examples test conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make examples     train four small models whose losses contain second derivatives"
 	@echo "make test         run the tests"
 	@echo "make conformance  every op, module and architecture against eager, 6,000 random programs, 1,000 killed writers, and behaviour when compiled"
+	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make bench-warm   the same with filled caches and with a saved step, beside torch.compile and JAX"
@@ -87,6 +88,15 @@ conformance: $(STAMP)
 	$(PY) -m tests.fuzz --about draws --count 4000
 	$(PY) tests/backends/first_thing.py all
 
+# Their own requirements name torch without a version, and torchvision has no wheel for the CPU: none of these is followed.
+LIBRARIES := timm torchvision==0.28.0 torch_geometric diffusers peft accelerate lightning pytorch-lightning lightning-utilities \
+  torchmetrics torchdiffeq scipy psutil xxhash requests urllib3 charset_normalizer certifi importlib_metadata zipp \
+  aiohttp multidict yarl propcache aiosignal frozenlist aiohappyeyeballs attrs setuptools
+libraries: $(STAMP)
+	test -x .venv-libraries/bin/python || cp -a $(VENV) .venv-libraries
+	.venv-libraries/bin/python -m pip install --quiet --no-deps $(LIBRARIES)
+	.venv-libraries/bin/python -m tests.conformance libraries
+
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py
 	$(PY) benchmarks/call.py
@@ -115,5 +125,5 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .venv-jax .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-jax .venv-libraries .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

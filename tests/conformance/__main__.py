@@ -1,4 +1,7 @@
-"""`python -m tests.conformance [ops|modules|architectures|all]`: run the sweeps and print what they found."""
+"""`python -m tests.conformance [ops|modules|architectures|libraries|all]`: run sweeps and print what they found.
+
+`all` leaves out libraries, which `make libraries` installs.
+"""
 
 import argparse
 import fnmatch
@@ -43,7 +46,7 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("sweep", nargs="?", default="all", choices=(*SWEEPS, "all"))
+    parser.add_argument("sweep", nargs="?", default="all", choices=(*SWEEPS, "libraries", "all"))
     parser.add_argument("--only", metavar="NAME", help="a name or a pattern such as 'nn.functional.*'")
     parser.add_argument("--sample", metavar="N", type=int, default=1, help="every Nth name")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="worker processes")
@@ -58,6 +61,8 @@ def _sweep(title: str) -> Sweep:
         from .ops import SWEEP
     elif title == "modules":
         from .modules import SWEEP
+    elif title == "libraries":
+        from .libraries import SWEEP
     else:
         from .architectures import SWEEP
     return SWEEP
