@@ -13,9 +13,10 @@ holds:
   other results, where in eager it has its turn among them.
 - Second derivatives, for the same reason.
 
-Two things that `docs/differences.md` names end a comparison with the verdict `documented: `, besides errors of eager's
-that are not raised: a gradient of some arguments, refused because of a write
-that only those of others would mind, and an argument that is one of several views, of which a call does not know it.
+Three things that `docs/differences.md` names end a comparison with the verdict `documented: `, besides errors of
+eager's that are not raised: a gradient of some arguments, refused because of a write that only those of others would
+mind, an argument that is one of several views, of which a call does not know it, and a gradient without elements that
+could be differentiated again, to no end.
 
 After a call or a backward that raises, only the type of the exception is compared, not what it wrote before.
 """
@@ -44,6 +45,7 @@ NOT_RAISED = {
     "Expected reduction dim": "call ",
     "on any region computed under selective activation checkpoint": "backward of ",
 }
+EMPTY = ", which has no elements"
 SEEDS = (101, 202)
 TOLERANCE = {torch.float64: 1e-11, torch.complex128: 1e-11}  # of the largest element; 1e-5 for narrower types
 
@@ -95,6 +97,8 @@ def is_known(one: Entry, other: Entry, is_one_of_several: bool) -> bool:
         return one.what.startswith("gradient of ")  # eager has them
     if one.what != other.what:
         return False
+    if one.what.endswith(" requires grad"):
+        return one.detail == EMPTY and one.fact
     if other.fact != "went through":
         return False
     if is_one_of_several and "returns multiple views" in one.detail:
@@ -286,9 +290,9 @@ class Run:
         exact = not adds_in_another_order(roots.values())
         for name, gradient in zip(leaves, first, strict=True):
             self.gradient(f"gradient of {name} with create_graph", gradient, exact)
-            self.entries.append(
-                Entry(f"gradient of {name} requires grad", gradient is not None and gradient.requires_grad)
-            )
+            needs = gradient is not None and gradient.requires_grad
+            detail = EMPTY if gradient is not None and not gradient.numel() else ""
+            self.entries.append(Entry(f"gradient of {name} requires grad", needs, detail=detail))
         total = sum((g * g.detach().cos()).sum() for g in first if g is not None and g.requires_grad)
         if isinstance(total, torch.Tensor):
             second = torch.autograd.grad(total, list(leaves.values()), allow_unused=True)
