@@ -31,7 +31,7 @@ from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.process_variables import OF_THIS_PROCESS
 
 #: As much of what an object holds is shown to people.
-_MOST_SHOWN = 400
+_MOST_SHOWN = 4000
 
 
 def read_state(
