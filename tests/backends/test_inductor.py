@@ -239,3 +239,26 @@ def test_random_ops_are_not_decomposed_into_others_that_draw_otherwise():
         torch.manual_seed(0)
         results.append((run(p), torch.get_rng_state()))
     assert all(map(torch.equal, *results))
+
+
+@needs_compiler
+def test_hooks_of_all_modules_do_not_keep_a_program_from_being_compiled():
+    net, x, seen = Net().eval(), torch.randn(6, 8), []
+    expected = net(x)
+    handles = [
+        nn.modules.module.register_module_forward_pre_hook(lambda module, args: seen.append(type(module).__name__)),
+        nn.modules.module.register_module_forward_hook(lambda module, args, out: out * 2),
+    ]
+    try:
+        doubled = net(x)
+        seen.clear()
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # nothing runs op by op
+            out = fg.compile(net, backend="inductor", progress=False)(x)
+            out.sum().backward()
+    finally:
+        for handle in handles:
+            handle.remove()
+    assert not torch.equal(doubled, expected)
+    torch.testing.assert_close(out, doubled)
+    assert set(seen) == {"Net", "Linear", "BatchNorm1d", "Dropout"}  # no module of a compiler's
