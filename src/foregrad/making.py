@@ -114,6 +114,7 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         offset_sensitive=calling.offset_sensitive,
         grads=grads.assumed(),
         hooks=grads.expected_hooks(),
+        answers=captured.stage.recording.intercept.questions.answers,
         apart=tuple(grads.beyond.assumed(list(grads.on_entry))),
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,

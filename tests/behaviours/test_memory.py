@@ -192,7 +192,7 @@ def test_a_backward_after_one_that_raised():
     with pytest.raises(fg.CaptureError):
         second.sum().backward(retain_graph=True)
     first.sum().backward()
-    assert torch.equal(x.grad, X.cos())
+    torch.testing.assert_close(x.grad, X.cos())  # compiled code rounds otherwise
 
 
 def test_a_resize_in_deterministic_mode():

@@ -138,6 +138,7 @@ _WORDS = {
     "overlap_is_same": "tensors share memory otherwise",
     "has_hooks": "a tensor has a hook that it did not have",
     "has_other_hooks": "a tensor has other hooks than it had",
+    "answers_otherwise": "a tensor says something else where the function asks it",
     "shares_version": "tensors share a version counter otherwise",
     ".is_leaf": "a tensor is a leaf of the autograd graph, or is none, as it was not",
     "all(map(": "a list of the state holds other tensors",

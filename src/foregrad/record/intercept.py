@@ -27,6 +27,7 @@ from foregrad.record.items import Item, ItemNode
 from foregrad.record.looks import Looks
 from foregrad.record.numbers import Float, Int
 from foregrad.record.origins import where
+from foregrad.record.questions import Questions
 from foregrad.record.recorder import Recorder
 from foregrad.record.replaced import originals
 from foregrad.record.sequences import has_tensors, tensor_of
@@ -60,6 +61,7 @@ class Intercept(TorchFunctionMode):
         self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
         self.flags: list[tuple[int, int, bool]] = []  # objects told to require a gradient or not, and after which op
         self.looks = Looks()
+        self.questions = Questions(recorder, inputs)
         self.hooked: list[tuple[str, Any, Any]] = []  # objects whose methods, in C, are hooks, and code that says so
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
         self._replaced = dict(originals())
@@ -92,6 +94,8 @@ class Intercept(TorchFunctionMode):
         result = func(*args, **kwargs)
         if is_wrapper(result) or type(result) in (tuple, list):
             self.looks.note(func, args, kwargs, result)
+        elif len(args) == 1 and not kwargs and (not isinstance(result, Tensor) or func == _BASE):
+            return self.questions.asked(func, first, result) if isinstance(first, Tensor) else result
         return result
 
     def _check_wrapper(self, func: Any, special: Any, tensor: Tensor, args: Any) -> None:
@@ -333,6 +337,8 @@ class Intercept(TorchFunctionMode):
 def refuse(what: str, instead: str) -> None:
     raise CaptureError(f"the function {what}.\n{where('')}\n{instead}")
 
+
+_BASE = Tensor._base.__get__  # type: ignore[union-attr]
 
 #: Functions of torch that run the autograd engine.
 _ENGINE = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from foregrad.record.inputs import Lifted
+from foregrad.record.questions import answers_otherwise
 from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.assumptions import Assumptions
@@ -316,6 +317,9 @@ class GuardWriter:
                 self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
             if lifted in self.assumed.hooks:
                 self.miss_if(other_hooks(self.source, name, self.assumed.hooks[lifted]))
+            if lifted in self.assumed.answers:
+                answers = self.source.name("answers", tuple(self.assumed.answers[lifted].items()))
+                self.miss_if(f"{self.source.name('answers_otherwise', answers_otherwise)}({name}, {answers})")
             if lifted in self.assumed.passed_by:
                 self.miss_if(f"{self.source.name('keeps_gradient', keeps_gradient)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
