@@ -12,9 +12,10 @@ from foregrad.record.beside import Beside, Change, refuse_number_or_tensor, tens
 from foregrad.record.declared import Declared
 from foregrad.record.escapes import Escape, escapes
 from foregrad.record.given import Edits
+from foregrad.record.impure import is_random
 from foregrad.record.recording import Recording
 from foregrad.record.results import reshaped_views
-from foregrad.record.trace import Alias
+from foregrad.record.trace import Alias, aliases_in
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable, variables
 from foregrad.substrate_native import has_hidden_hooks
@@ -80,10 +81,10 @@ def refuse_escaped(recording: Recording, named: list[tuple[str, Any]]) -> None:
                 found.append(Escape(value, name, scope.variables))
             roots.append((name, value))
     for escape in escapes(recording, roots):
-        if escape.cache is None:
-            found.append(escape)
-        else:
+        if escape.cache is not None and _would_be_the_same(recording, escape.tensor):
             escape.undo()  # it is computed again when it is asked for
+        else:
+            found.append(escape)
     if not found:
         return
     alias = recording.recorder.alias(found[0].tensor)
@@ -95,6 +96,16 @@ def refuse_escaped(recording: Recording, named: list[tuple[str, Any]]) -> None:
         f"the function stores a tensor {alias.spec} in `{found[0].path}`, outside itself; a program cannot do that at "
         f"each call.\n{line}\nReturn the tensor and store it outside."
     )
+
+
+def _would_be_the_same(recording: Recording, tensor: torch.Tensor) -> bool:
+    """Whether each call would compute a tensor alike: from no input, without a draw, and no gradient is kept in it."""
+    varying: set[Any] = set()
+    for op in recording.recorder.ops:
+        read = {alias.storage for alias in aliases_in((op.args, op.kwargs))}
+        if is_random(op.func) or any(one in varying or one.kind == "input" for one in read):
+            varying.update(alias.storage for alias in (*aliases_in(op.outputs), *op.writes))
+    return not tensor.requires_grad and recording.recorder.alias(tensor).storage not in varying
 
 
 def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:

@@ -93,6 +93,24 @@ def test_a_table_in_a_cache_of_results_is_made_again(wrap):
     return wrap(function)(torch.ones(3)), function(torch.ones(3)), table(3)
 
 
+WEIGHT = nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: nn.Linear(3, 3).weight[0], lambda: nn.Linear(3, 3), lambda: torch.rand(3), lambda: WEIGHT / WEIGHT.norm()],
+)
+def test_what_each_call_would_make_otherwise_is_not_kept_in_a_cache_of_results(make):
+    kept = functools.lru_cache(make)
+
+    def function(x):
+        one = kept()
+        return one(x) if isinstance(one, nn.Module) else x * one
+
+    with pytest.raises(fg.CaptureError, match="outside itself"):
+        compiled(function)(torch.ones(3))
+
+
 class Counts(nn.Module):
     def __init__(self):
         super().__init__()
