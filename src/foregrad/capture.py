@@ -21,7 +21,7 @@ from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Cha
 from foregrad.record.declared import Container, Declared, Store, declare, leaves_in
 from foregrad.record.given import Edits
 from foregrad.record.inputs import Lifted
-from foregrad.record.modules import CalledModules
+from foregrad.record.modules import CalledModules, modes_of
 from foregrad.record.native import refuse_native
 from foregrad.record.numbers import Expression
 from foregrad.record.optimizers import only_declared
@@ -165,7 +165,7 @@ def _capture_call(
             declared.lift()
             recording.watched.outside.leave_out(one for one in state if not isinstance(one, torch.nn.Module))
             with beside.watch(), only_declared(state), scaled_steps(state):
-                recording.forward(call or function, args, kwargs)
+                recording.forward(call or function, args, kwargs, modes_of(target))
         finally:
             stored = kept.restore() + declared.restore()
         recording.numbers.is_closed = True

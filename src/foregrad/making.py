@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import partial, wraps
@@ -17,6 +18,7 @@ from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
 from foregrad.program.program import Program
 from foregrad.record.given import Edits
+from foregrad.record.inputs import Lifted
 from foregrad.record.results import reshaped_views
 from foregrad.regions.regions import region_notes
 from foregrad.runtime.assumptions import Assumptions
@@ -92,6 +94,14 @@ def _claimed(way: Way, origin: Origin, program: Program) -> AbstractContextManag
     return claimed_halves(way.cache, program, way, origin)
 
 
+def _checks_overlap(program: Program, inputs: list[Lifted]) -> bool:
+    """Whether a program relies on which inputs share memory: it writes, or reads one input by way of another."""
+    calling = program.calling
+    shared = Counter(one.alias.storage for one in inputs)
+    reads = any(shared[one.alias.storage] > 1 for one in inputs if one.alias.object in calling.offset_sensitive)
+    return reads or any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live)
+
+
 def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
     """What the guards of a call check."""
     calling, inputs, grads = program.calling, captured.stage.recording.inputs, captured.stage.recording.grads
@@ -109,11 +119,12 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         python_again=captured.looked.again,
         variables=captured.variables,
         generators=captured.generators,
-        checks_overlap=any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live or reshaped),
+        checks_overlap=_checks_overlap(program, inputs.all) or bool(reshaped),
         passed_by=frozenset(reshaped),
         offset_sensitive=calling.offset_sensitive,
         grads=grads.assumed(),
         hooks=grads.expected_hooks(),
+        has_attention=captured.stage.recording.intercept.has_attention,
         answers=captured.stage.recording.intercept.questions.answers,
         apart=tuple(grads.beyond.assumed(list(grads.on_entry))),
         unread=frozenset(calling.replaced_grads.values()),

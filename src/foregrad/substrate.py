@@ -58,6 +58,7 @@ from torch.utils._pytree import (
 )
 
 __all__ = [
+    "BASE",
     "BELOW_AUTOGRAD",
     "CHECKPOINT_OF_SAVED",
     "FUNCTION_HOMES",
@@ -137,6 +138,9 @@ FUNCTION_HOMES: tuple[Any, ...] = (
     torch._C._fft,  # type: ignore[attr-defined]
     torch.Tensor,
 )
+
+#: `x._base`, as a function.
+BASE: Any = torch.Tensor._base.__get__  # type: ignore[union-attr]
 
 #: Functions that do the whole step of an optimizer, and their ops.
 FUSED_OPTIMIZERS: dict[Any, Any] = {

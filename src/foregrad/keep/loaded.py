@@ -135,6 +135,7 @@ def first_miss(call: Callable[..., Any], args: Any, kwargs: Any) -> str:
 #: What checks are about, for those whose text says little.
 _WORDS = {
     "tensors_are_same": "a tensor has another shape, layout, dtype, device or requires_grad",
+    "address(": "tensors share memory otherwise",
     "overlap_is_same": "tensors share memory otherwise",
     "has_hooks": "a tensor has a hook that it did not have",
     "has_other_hooks": "a tensor has other hooks than it had",

@@ -33,7 +33,7 @@ from foregrad.record.replaced import originals
 from foregrad.record.sequences import has_tensors, tensor_of
 from foregrad.record.sparse import embedding
 from foregrad.record.trace import Origin
-from foregrad.substrate import FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
+from foregrad.substrate import BASE, FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
 from foregrad.substrate_engine import with_engine
 from foregrad.words.history import is_leaf
 from foregrad.words.wrapped import is_wrapper, parts
@@ -62,6 +62,7 @@ class Intercept(TorchFunctionMode):
         self.flags: list[tuple[int, int, bool]] = []  # objects told to require a gradient or not, and after which op
         self.looks = Looks()
         self.questions = Questions(recorder, inputs)
+        self.has_attention = False
         self.hooked: list[tuple[str, Any, Any]] = []  # objects whose methods, in C, are hooks, and code that says so
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
         self._replaced = dict(originals())
@@ -87,6 +88,7 @@ class Intercept(TorchFunctionMode):
             return faced(func(*args, **kwargs))
         special = _SPECIAL.get(func)
         first: Any = args[0] if args else next(iter(kwargs.values()), None)
+        self.has_attention |= func is torch.nn.functional.scaled_dot_product_attention
         if special is not None and not (isinstance(first, Tensor) and is_functorch_wrapped_tensor(first)):
             if not is_wrapper(first) or special in _ON_WRAPPERS:
                 return special(self, func, args, kwargs)
@@ -94,7 +96,7 @@ class Intercept(TorchFunctionMode):
         result = func(*args, **kwargs)
         if is_wrapper(result) or type(result) in (tuple, list):
             self.looks.note(func, args, kwargs, result)
-        elif len(args) == 1 and not kwargs and (not isinstance(result, Tensor) or func == _BASE):
+        elif len(args) == 1 and not kwargs and (not isinstance(result, Tensor) or func == BASE):
             return self.questions.asked(func, first, result) if isinstance(first, Tensor) else result
         return result
 
@@ -337,8 +339,6 @@ class Intercept(TorchFunctionMode):
 def refuse(what: str, instead: str) -> None:
     raise CaptureError(f"the function {what}.\n{where('')}\n{instead}")
 
-
-_BASE = Tensor._base.__get__  # type: ignore[union-attr]
 
 #: Functions of torch that run the autograd engine.
 _ENGINE = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}

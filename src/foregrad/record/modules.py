@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -16,6 +16,12 @@ from foregrad.substrate import no_function_modes
 
 #: Modules that take another path when a torch function mode is on: it is put aside while they run in evaluation.
 _HAVE_FAST_PATHS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)
+
+
+def modes_of(module: Any) -> AbstractContextManager[Any]:
+    """With which modes of torch a module runs."""
+    has_fast_path = isinstance(module, _HAVE_FAST_PATHS) and not module.training
+    return no_function_modes() if has_fast_path else nullcontext()
 
 
 class CalledModules:
@@ -49,19 +55,14 @@ class CalledModules:
         if self.on_enter is not None:
             self.on_enter(module)
         self._stack.append(self._recorder.module)
-        self._guards.append(
-            no_function_modes() if isinstance(module, _HAVE_FAST_PATHS) and not module.training else None
-        )
-        if self._guards[-1] is not None:
-            self._guards[-1].__enter__()
+        self._guards.append(modes_of(module))
+        self._guards[-1].__enter__()
         self._recorder.module = self.path(module)
 
     def exit(self) -> None:
         if self._stack:
             self._recorder.module = self._stack.pop()
-            guard = self._guards.pop()
-            if guard is not None:
-                guard.__exit__(None, None, None)
+            self._guards.pop().__exit__(None, None, None)
 
     @contextmanager
     def watch(self) -> Iterator[None]:

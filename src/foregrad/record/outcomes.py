@@ -11,7 +11,7 @@ import torch
 
 from foregrad.record.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
-from foregrad.substrate import DynamicOutputShapeException, OpOverload, neg_view
+from foregrad.substrate import DataDependentOutputException, DynamicOutputShapeException, OpOverload, neg_view
 from foregrad.words.spec import contiguous_stride
 from foregrad.words.turns import generator_as_it_was
 
@@ -129,7 +129,27 @@ def ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     args, kwargs = with_own_generator(func, args, kwargs)
     moves = func.namespace != "aten" or (is_random(func) and generator_in(args, kwargs) is None)
     with generator_as_it_was() if moves else nullcontext(), torch.no_grad():
-        return ask(func, args, kwargs, zeros_like, None)
+        found = ask(func, args, kwargs, zeros_like, None)
+    if _has_numbers(found.result) and func not in _ASK_FOR_NO_DATA:
+        raise DataDependentOutputException(func)
+    return found
+
+
+#: Ops that return numbers which depend on no data. An encoder asks the last whether it may take out padded positions:
+#: that it may has no consequence but that one, which is refused.
+_ASK_FOR_NO_DATA = {
+    aten._fused_sdp_choice.default,
+    aten._use_cudnn_ctc_loss.default,
+    aten._use_cudnn_ctc_loss.Tensor,
+    aten.cudnn_is_acceptable.default,
+    aten._nested_tensor_from_mask_left_aligned.default,
+}
+
+
+def _has_numbers(result: Any) -> bool:
+    if isinstance(result, (list, tuple)):
+        return any(map(_has_numbers, result))
+    return isinstance(result, (bool, int, float, complex))
 
 
 def ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
@@ -235,6 +255,8 @@ def _describe(result: Any, places: dict[int, int]) -> Any:
             return Given(places[id(result)])
         if result.layout is torch.sparse_coo:
             raise SparseResult
+        if result.is_nested:
+            raise NotImplementedError("it returns a nested tensor, of which the sizes depend on data")
         if result.layout is not torch.strided:
             raise NotImplementedError(f"a result of layout {result.layout}")
         return Made.like(result)

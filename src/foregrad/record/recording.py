@@ -8,7 +8,7 @@ user's function is never run again.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -139,14 +139,13 @@ class Recording:
         self.leaves_grad_mode = True
         self.accumulates = False  # whether backwards run others, so that gradients are found at leaves
 
-    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any) -> None:
-        """Run the function on the ghosts of its arguments."""
+    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any, modes: AbstractContextManager[Any]) -> None:
+        """Run the function on the ghosts of its arguments, with modes of torch."""
         (leaves, structure), mode = tree_flatten((args, kwargs)), torch.is_grad_enabled()
         tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
         with fakes(self.sizes):
             self.inputs.lift_arguments(tensors, self.definition)
-        ghosts = [self.inputs.ghost_of(leaf) for leaf in leaves]
-        ghost_args, ghost_kwargs = structure.unflatten(ghosts)
+        ghost_args, ghost_kwargs = structure.unflatten([self.inputs.ghost_of(leaf) for leaf in leaves])
         self.given = Given((args, kwargs), (ghost_args, ghost_kwargs))
         self.watched.outside.copied = self.given.copied
         try:
@@ -164,6 +163,7 @@ class Recording:
                 self.intercept,
                 functions_take(self.intercept.swapped),
                 self.recorder.executed,
+                modes,
             ):
                 result = function(*ghost_args, **ghost_kwargs)
             self.leaves_grad_mode = torch.is_grad_enabled()

@@ -41,6 +41,7 @@ class Assumptions:
     grads: tuple[tuple[Lifted | Outer, Lifted | Outer | Held | None], ...]  # inputs whose .grad matters, and what it is
     hooks: dict[Lifted | Outer, tuple[Any, ...]]  # those of inputs that a gradient inside the function passes
     answers: dict[Lifted, dict[str, Any]]  # what inputs were asked by name, and have said
+    has_attention: bool  # for which torch chooses one of several kernels
     passed_by: frozenset[Lifted]  # views whose gradient goes to what they are views of
     apart: tuple[Apart, ...]  # inputs, and others that their histories do not lead to
     unread: frozenset[int]  # objects of which it only matters whether they are there

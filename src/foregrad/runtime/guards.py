@@ -22,9 +22,9 @@ from foregrad.runtime.comparable import PLAIN, can_compare
 from foregrad.runtime.locate import Variable
 from foregrad.runtime.miss import PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
-from foregrad.runtime.overlap import Overlap, SamePattern
+from foregrad.runtime.overlap import Overlap, SamePattern, in_one_place
 from foregrad.runtime.reasons import check, one_line
-from foregrad.runtime.same import SameState, SameTensors, free_dims, other_hooks, same_tensors
+from foregrad.runtime.same import SameState, SameTensors, attention_kernels, free_dims, other_hooks, same_tensors
 from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
@@ -37,6 +37,7 @@ from foregrad.words.history import (
     leads_nowhere,
     shares_version,
 )
+from foregrad.words.memory import address
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
@@ -59,6 +60,7 @@ class GuardWriter:
         self._arguments()
         for variable in self.assumed.variables:
             self._variable(variable)
+        self._given_and_kept()
         late = self.assumed.late
         for outer in self.assumed.outer:
             if id(outer.real) not in self.bound and outer not in late:
@@ -86,6 +88,19 @@ class GuardWriter:
         state.values(self.assumed.numbers)
         self._python_again()
 
+    def _given_and_kept(self) -> None:
+        """Arguments that were also kept somewhere are so again: else what is kept there is another input."""
+        inputs: list[Lifted | Outer] = [*self.assumed.lifted, *self.assumed.outer]
+        for one in inputs:
+            location = self.assumed.locations.get(one if isinstance(one, Outer) else one.alias.object)
+            if location is None or id(one.real) not in self.bound:
+                continue
+            with self.source.block("try:"):
+                for place in (location, *location.twins):
+                    self.miss_if(f"{place.emit(self.source, missing_ok=True)} is not {self.bound[id(one.real)]}")
+            with self.source.block("except (KeyError, IndexError, ValueError, AttributeError):"):
+                self.source.line("return MISS")
+
     def _declared(self, state: StateReader) -> None:
         """Tensors of declared state are read where they are kept; parameters, which are keys there, come first."""
         slots = self.assumed.declared.tensors
@@ -111,6 +126,9 @@ class GuardWriter:
             torch.is_inference_mode_enabled(),
         )
         self.miss_if(f"{inference}() is not {was}", f"{inference}()", "inference mode", was)
+        if self.assumed.has_attention:
+            kernels, chosen = self.source.name("attention_kernels", attention_kernels), attention_kernels()
+            self.miss_if(f"{kernels}() != {chosen}", f"{kernels}()", "kernels of attention", chosen)
 
     def _python(self) -> None:
         """What the function read in Python."""
@@ -334,6 +352,9 @@ class GuardWriter:
         for apart in self.assumed.apart:
             asked = ", ".join(self.bound[id(one.real)] for one in (apart.lifted, *apart.others))
             self.miss_if(f"{self.source.name(apart.check.__name__, apart.check)}({asked})")
+        for first, other in in_one_place(tensors):
+            where = self.source.name("address", address)
+            self.miss_if(f"{where}({first}) != {where}({other})")
         if self.assumed.checks_overlap:
             self._counters([(lifted, name) for lifted, name in tensors if lifted.base is None])
         if self.assumed.checks_overlap and len(reals) > 1:

@@ -7,7 +7,7 @@ is a batch or two, so only what has moved is looked at.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from operator import itemgetter
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from foregrad.record.inputs import Lifted
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
 
@@ -100,6 +101,15 @@ class SamePattern:
 
     def __call__(self, tensors: Sequence[torch.Tensor]) -> bool:
         return _pattern(tensors) == self.pattern
+
+
+def in_one_place(inputs: Sequence[tuple[Lifted, str]]) -> Iterator[tuple[str, str]]:
+    """Pairs of inputs, by their names, that show the same elements: a program may take one of them for both."""
+    groups: dict[Any, list[str]] = {}
+    for lifted, name in inputs:
+        groups.setdefault((lifted.alias.storage, lifted.alias.geometry, lifted.alias.bits), []).append(name)
+    for first, *others in groups.values():
+        yield from ((first, other) for other in others)
 
 
 def _pattern(tensors: Sequence[torch.Tensor]) -> list[list[int]]:

@@ -113,6 +113,12 @@ class SameState:
         return check
 
 
+def attention_kernels() -> tuple[bool, ...]:
+    """Which kernels of attention torch may choose: those with memory in blocks, the plain one."""
+    cuda = torch.backends.cuda
+    return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
+
+
 def other_hooks(source: Source, name: str, hooks: tuple[Any, ...]) -> str:
     """An expression for whether the hooks of a tensor are not those that a program runs in place of the engine."""
     if not hooks:
