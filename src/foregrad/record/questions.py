@@ -19,10 +19,9 @@ from foregrad.errors import CaptureError
 from foregrad.record.anew import words
 from foregrad.record.frames import is_users
 from foregrad.record.inputs import Inputs, Lifted
-from foregrad.record.iterators import PLAIN
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.substrate import no_dispatch_modes, no_function_modes
+from foregrad.words.answers import answer_of, same_answer
 
 #: What follows from that which every call checks of a tensor.
 _FOLLOWS = words(
@@ -55,7 +54,7 @@ class Questions:
             self._note(name, [one for one in self._inputs.all if one.alias.storage is storage])
         elif (lifted := self._inputs.of_ghost(tensor)) is not None and lifted.real is not None:
             truth = answer_of(lifted.real, name)
-            if name in _BITS or (name != "_version" and _same(answer, truth)):
+            if name in _BITS or (name != "_version" and same_answer(answer, truth)):
                 self._note(name, [lifted])
                 return truth
             asking = _asking_frame()
@@ -73,18 +72,6 @@ class Questions:
         for lifted in inputs:
             if lifted.real is not None:
                 self.answers.setdefault(lifted, {})[name] = answer_of(lifted.real, name)
-
-
-def answer_of(tensor: torch.Tensor, name: str) -> Any:
-    """What a tensor says if it is asked."""
-    with no_dispatch_modes(), no_function_modes():
-        found = getattr(tensor, name)
-        return found() if callable(getattr(torch.Tensor, name)) else found
-
-
-def answers_otherwise(tensor: torch.Tensor, answers: tuple[tuple[str, Any], ...]) -> bool:
-    """Whether a tensor says something else than it did."""
-    return not all(_same(value, answer_of(tensor, name)) for name, value in answers)
 
 
 def _asking_frame() -> FrameType:
@@ -107,10 +94,6 @@ def _compares_with_none(frame: FrameType) -> bool:
 #: Of which code often asks only whether it is there.
 _OR_NONE = ("grad_fn", "_base")
 _METHODS = (torch.Tensor.is_shared.__code__.co_filename, torch.overrides.__file__)
-
-
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and isinstance(one, PLAIN) and one == other
 
 
 def _name(func: Any) -> str | None:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 
 from foregrad.record.inputs import Lifted
-from foregrad.record.questions import answers_otherwise
 from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.assumptions import Assumptions
@@ -29,6 +28,7 @@ from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
 from foregrad.substrate import tree_flatten
+from foregrad.words.answers import answers_otherwise
 from foregrad.words.history import (
     attributes_of,
     gets_no_gradient,

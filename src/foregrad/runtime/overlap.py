@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.record.inputs import Lifted
 from foregrad.words.memory import address, overlapping_groups
 from foregrad.words.spec import Spec
+
+if TYPE_CHECKING:
+    from foregrad.record.inputs import Lifted
 
 _data_ptr = torch.Tensor.data_ptr
 
