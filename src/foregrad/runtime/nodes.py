@@ -51,6 +51,9 @@ class Same(Node):
 
     __slots__ = ()
 
+    def __init__(self, name: str, live: Any) -> None:
+        super().__init__(name, original_of(live))
+
     def match(self, value: Any) -> str | None:
         return None if original_of(value) is self.live else super().match(value)
 
@@ -148,7 +151,7 @@ class Holder(Node):
             return found
         for child, one in zip(self.children, found, strict=True):
             if one is not child.live:
-                why = child.match(one)
+                why = child.match(original_of(one))
                 if why is not None:
                     return why
         return None
