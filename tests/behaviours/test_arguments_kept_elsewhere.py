@@ -127,6 +127,29 @@ def test_a_step_that_is_given_a_parameter_and_then_another():
     assert train(lambda *state: fg.step(*state, backend="eager", cache=False)) == train(lambda *_: lambda f: f)
 
 
+def test_a_step_that_is_given_state_of_its_optimizer_and_then_another_tensor():
+    def train(wrap):
+        model = nn.Linear(2, 1, bias=False)
+        nn.init.ones_(model.weight)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+        @wrap(model, optimizer)
+        def step(given):
+            optimizer.zero_grad()
+            loss = model(torch.ones(1, 2)).sum() + (given.detach() * 3).sum()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        kept = optimizer.state[model.weight]["momentum_buffer"]
+        losses = [step(given).item() for given in (kept, kept, torch.full((1, 2), 7.0), kept)]
+        return losses, model.weight.tolist(), kept.tolist()
+
+    assert train(lambda *state: fg.step(*state, backend="eager", cache=False)) == train(lambda *_: lambda f: f)
+
+
 @pytest.mark.parametrize("shift", [0, 1, 2])
 def test_windows_of_one_tensor_that_lie_otherwise(shift):
     """Two windows that were one and the same, and then are not."""

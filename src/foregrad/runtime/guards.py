@@ -18,7 +18,7 @@ from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.comparable import PLAIN, can_compare
-from foregrad.runtime.locate import Variable
+from foregrad.runtime.locate import Variable, write_same
 from foregrad.runtime.miss import PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern, in_one_place
@@ -91,23 +91,22 @@ class GuardWriter:
     def _given_and_kept(self) -> None:
         """Arguments that were also kept somewhere are so again: else what is kept there is another input."""
         inputs: list[Lifted | Outer] = [*self.assumed.lifted, *self.assumed.outer]
-        for one in inputs:
+        for one in (one for one in inputs if id(one.real) in self.bound):
             location = self.assumed.locations.get(one if isinstance(one, Outer) else one.alias.object)
-            if location is None or id(one.real) not in self.bound:
-                continue
-            with self.source.block("try:"):
-                for place in (location, *location.twins):
-                    self.miss_if(f"{place.emit(self.source, missing_ok=True)} is not {self.bound[id(one.real)]}")
-            with self.source.block("except (KeyError, IndexError, ValueError, AttributeError):"):
-                self.source.line("return MISS")
+            if location is not None:
+                write_same(self.source, location, self.bound[id(one.real)])
 
     def _declared(self, state: StateReader) -> None:
         """Tensors of declared state are read where they are kept; parameters, which are keys there, come first."""
         slots = self.assumed.declared.tensors
+        given = [i for i in self.assumed.lifted if id(i.real) in slots and id(i.real) in self.bound]
         found = [i for i in self.assumed.lifted if id(i.real) in slots and id(i.real) not in self.bound]
         for lifted in [i for i in found if i.alias.object in self.assumed.locations]:
             self._bind(lifted.real, self._locate(lifted))
         state.containers()
+        for lifted in given:
+            with state.or_miss():
+                self.miss_if(f"{state.slot(slots[id(lifted.real)])} is not {self.bound[id(lifted.real)]}")
         for lifted in [i for i in found if i.alias.object not in self.assumed.locations]:
             self._bind(lifted.real, state.slot(slots[id(lifted.real)]))
         for outer in self.assumed.outer:

@@ -110,6 +110,15 @@ def locate(
     return found
 
 
+def write_same(source: Source, location: Location, name: str) -> None:
+    """Write that a tensor is what is kept at a place, and at all that held the same."""
+    with source.block("try:"):
+        for place in (location, *location.twins):
+            source.line(f"if {place.emit(source, missing_ok=True)} is not {name}: return MISS")
+    with source.block("except (KeyError, IndexError, ValueError, AttributeError):"):
+        source.line("return MISS")
+
+
 def with_places(found: dict[int, Location], more: dict[int, list[Location]]) -> dict[int, Location]:
     """Places with further ones: the first of a tensor is where it is read, the others must hold the same."""
     every = dict(found)
