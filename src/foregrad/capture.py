@@ -317,7 +317,9 @@ def _refuse_renewed(stage: Stage) -> None:
         lifted for lifted in stage.recording.inputs.all if lifted.edge is not None and lifted.slot is lifted.ghost
     ]
     changed = [lifted for lifted in leaves if lifted.alias.object in renames and lifted.ghost.is_leaf]
-    places = [get_gradient_edge(lifted.ghost) for lifted in changed]
+    places: list[Any] = [
+        get_gradient_edge(one.ghost) if one.ghost.requires_grad else one.edge for one in changed
+    ]  # one that `detach_` has made a plain tensor had a place before
     reached = survey(stage.recording, stage.sources, places).reached
     for lifted, place, is_reached in zip(changed, places, reached, strict=True):
         is_same = lifted.edge is not None and place.node is lifted.edge.node

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import foregrad as fg
 from tests.compare import Gradients, assert_refused, assert_same, leaf, same_as_eager
 
 
@@ -275,3 +276,43 @@ def test_a_view_that_was_written_and_gets_data_of_another_geometry_is_refused():
 
     x = leaf(3).clone()
     assert_refused(f, (x, x[0::2]), at="y.data =")
+
+
+def test_a_view_of_an_input_that_was_written_and_is_then_cut_off_is_refused():
+    """It lost its gradient without a word."""
+
+    def f(x):
+        part = x[:1]
+        part.mul_(2)
+        x.detach_()
+        return part
+
+    with pytest.raises(fg.CaptureError, match="cuts a tensor off from its history in place"):
+        fg.compile(f, backend="eager", cache=False)(torch.ones(3, requires_grad=True).exp())
+
+
+def test_a_leaf_that_is_cut_off_and_gets_another_shape_is_refused():
+    def f(x):
+        y = x * x
+        x.detach_()
+        x.unsqueeze_(1)
+        return y
+
+    with pytest.raises(fg.CaptureError, match="another shape, and uses it afterwards"):
+        fg.compile(f, backend="eager", cache=False)(torch.ones(3, requires_grad=True))
+
+
+def test_the_counter_of_a_base_that_no_op_reads_moves_as_in_eager():
+    def f(part, factor, whole):
+        part.transpose_(0, -1)
+        return whole @ factor
+
+    def run(wrap):
+        base = torch.arange(6.0).view(3, 2)
+        whole = base.split(2)[0]
+        part, leaf = whole[:1], torch.ones(2, 2, requires_grad=True)
+        out = wrap(f)(part, leaf.sin(), whole)
+        out.sum().backward()
+        return out.tolist(), part.shape, leaf.grad.tolist(), base._version
+
+    assert run(lambda f: fg.compile(f, backend="eager", cache=False)) == run(lambda f: f)

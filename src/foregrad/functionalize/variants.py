@@ -11,7 +11,7 @@ import torch
 from foregrad.functionalize.stand_ins import look_of, stand_ins
 from foregrad.record.ghosts import GhostTable, kind_of, written_places
 from foregrad.record.outcomes import Made
-from foregrad.record.trace import Alias, Op
+from foregrad.record.trace import Alias, Op, aliases_in
 from foregrad.substrate import OpOverload
 from foregrad.words.spec import Spec
 
@@ -84,10 +84,17 @@ def variant_of(func: OpOverload) -> Variant:
 
 
 def variant_for(op: Op) -> Variant:
-    """How to compute what this call writes: random numbers fill a tensor in the order of its memory."""
+    """How to compute what this call writes: random numbers fill a tensor in the order of its memory, and sums are
+    added up in the dtype of an `out=` argument."""
     if kind_of(op.func).is_random and not all(alias.spec.is_contiguous for alias in op.writes):
         return _pure(op.func)
-    return variant_of(op.func)
+    return _pure(op.func) if writes_out(op.func) and _computes_in_dtype_of_out(op) else variant_of(op.func)
+
+
+def _computes_in_dtype_of_out(op: Op) -> bool:
+    has_choice = any(argument.name == "dtype" for argument in op.func._schema.arguments)
+    given = {alias.dtype for alias in aliases_in(op.args)}
+    return has_choice and op.kwargs.get("dtype") is None and any(alias.dtype not in given for alias in op.writes)
 
 
 def writes_out(func: OpOverload) -> bool:

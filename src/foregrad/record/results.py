@@ -79,7 +79,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     bases: dict[int, Base] = {}
     for ghost in escaping:
         base = base_of(recorder, ghost)
-        if id(base) not in by_ghost:
+        if id(base) not in by_ghost or recorder.alias(base).storage.num_writes:
             _refuse_cut_off(recorder, ghost, base, renames)
         if id(base) in bases:
             continue

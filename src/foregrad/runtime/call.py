@@ -77,6 +77,8 @@ class CallWriter:
         ]
         self.dims = dims_of(compiled.sizes)
         self.watched = compiled.watched()
+        counted = [self.effects.inputs[number] for number in self._counters() if number in self.effects.inputs]
+        self.rest += [one for one in counted if one not in self.rest and one not in self.differentiable]
         self.early = [number for number in self.effects.early if number in self._counters()]
         self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
         self.leading = ["dims"] * bool(self.dims)
