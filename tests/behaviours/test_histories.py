@@ -316,3 +316,40 @@ def test_the_counter_of_a_base_that_no_op_reads_moves_as_in_eager():
         return out.tolist(), part.shape, leaf.grad.tolist(), base._version
 
     assert run(lambda f: fg.compile(f, backend="eager", cache=False)) == run(lambda f: f)
+
+
+def test_a_view_of_a_view_whose_base_is_cut_off_is_refused():
+    def f(x):
+        y = x * 2
+        part = y[:2]
+        y.detach_()
+        return part.unsqueeze(0)
+
+    with pytest.raises(fg.CaptureError, match="cuts a tensor off from its history in place"):
+        fg.compile(f, backend="eager", cache=False)(torch.ones(3, requires_grad=True))
+
+
+def test_a_hook_on_an_input_that_has_got_another_geometry_is_refused():
+    """It did not run where the input is used outside."""
+
+    def f(x):
+        x.transpose_(0, 1)
+        x.register_hook(lambda gradient: gradient * 2)
+        return x * 3
+
+    with pytest.raises(fg.CaptureError, match="another geometry or data"):
+        fg.compile(f, backend="eager", cache=False)(torch.ones(2, 3, requires_grad=True).exp())
+
+
+def test_views_of_one_leaf_of_which_only_some_overlap():
+    def f(first, last, one):
+        return first * 2 + last * one
+
+    def run(wrap):
+        leaf = torch.arange(6.0, requires_grad=True)
+        last = leaf[-1:]
+        out = wrap(f)(leaf[:1], last, last[0])
+        out.sum().backward()
+        return out.tolist(), leaf.grad.tolist()
+
+    assert run(lambda f: fg.compile(f, backend="eager", cache=False)) == run(lambda f: f)

@@ -52,6 +52,15 @@ class InputHooks:
                 me, it = weakref.ref(self), weakref.ref(lifted)
                 lifted.ghost.register_post_accumulate_grad_hook(lambda _: _accumulated(me(), it()))
 
+    def checked(self, lifted: Lifted | None) -> Lifted | None:
+        """An input that is about to get a hook. Changes of its geometry are made anew outside, where none would be."""
+        if lifted is not None and self._recorder.alias(lifted.ghost) is not lifted.alias:
+            raise self._refusal(
+                f"the function registers a hook on an input {lifted.spec} that it has given another geometry or data",
+                "Register it before.",
+            )
+        return lifted
+
     def register(self, lifted: Lifted, hook: Hook) -> RemovableHandle:
         """The function registers a hook on an input: each call does so anew, if it has not been removed."""
         if self._beyond.has_gone_on_from(lifted):

@@ -257,18 +257,18 @@ class Inputs:
 
     def _add_over(self, storage: torch.UntypedStorage, real: torch.Tensor, *, is_argument: bool) -> Lifted:
         """Lift a tensor over memory that is there already, with the version counter of another that shares its own."""
-        counter = next((other for other in self._sharing(real) if _shares_counter(other.real, real)), None)
+        counter = next((other for other in self._sharing(real, storage) if _shares_counter(other.real, real)), None)
         if counter is None:
             return self._add(real, ghost_over(storage, real), is_argument=is_argument)
-        look = counter.ghost.detach().as_strided(real.size(), real.stride(), real.storage_offset())
-        lifted = self._add(real, look.detach(), is_argument=is_argument)
+        look = counter.ghost.detach().as_strided(real.size(), real.stride(), real.storage_offset()).detach()
+        lifted = self._add(real, look, is_argument=is_argument)
         lifted.counter = counter
         return lifted
 
-    def _sharing(self, real: torch.Tensor) -> list[Lifted]:
-        """Inputs in the memory of a tensor that are no views of others."""
-        known = self._by_storage.get(real.untyped_storage()._cdata, ())
-        return [other for other in known if other.base is None and other.real is not real]
+    def _sharing(self, real: torch.Tensor, storage: torch.UntypedStorage) -> list[Lifted]:
+        """Inputs in the memory of a tensor that are no views of others, with ghosts over a storage."""
+        known = [one for one in self._by_storage.get(real.untyped_storage()._cdata, ()) if one.real is not real]
+        return [one for one in known if one.base is None and one.ghost.untyped_storage()._cdata == storage._cdata]
 
     def _add(self, real: torch.Tensor, ghost: torch.Tensor, *, is_argument: bool) -> Lifted:
         slot = None

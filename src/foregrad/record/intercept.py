@@ -213,7 +213,7 @@ class Intercept(TorchFunctionMode):
     def register_hook(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A hook on an input belongs to the real tensor, for as long as that lives: each call registers it anew."""
         tensor, hook = args[0], args[1] if len(args) > 1 else kwargs["hook"]
-        lifted = self._inputs.of_ghost(tensor)
+        lifted = self._grads.hooks.checked(self._inputs.of_ghost(tensor))
         if lifted is not None and not lifted.was_rebased and not self._holds_ghosts(hook):
             return self._grads.hooks.register(lifted, hook)
         if isinstance(hook, BuiltinMethodType):

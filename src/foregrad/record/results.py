@@ -100,6 +100,8 @@ def _refuse_cut_off(recorder: Recorder, ghost: torch.Tensor, base: torch.Tensor,
         return
     changes = renames.get(alias.object)
     first = changes[0].renames if changes else alias
+    while first is not None and first.parent is not None and first.parent.object != recorder.alias(base).object:
+        first = first.parent  # a view of a view got its history from that one
     for op in renames.get(recorder.alias(base).object, ()):
         if op.func is torch.ops.aten.detach_.default and first is not None and op.index > (first.op or -1):
             raise CaptureError(
