@@ -296,3 +296,17 @@ def test_a_gradient_of_a_leaf_beside_an_input_with_another_history(wrap):
 def test_a_gradient_of_one_result_of_a_node_beside_the_other(wrap):
     one, other = leaf(6).sin().chunk(2)
     return wrap(lambda x, y: torch.autograd.grad((x * y).sum(), y))(one.exp(), other)
+
+
+def test_a_gradient_with_respect_to_a_view_made_under_no_grad_is_refused():
+    """It requires a gradient, as its base does, and has no place in the graph: torch's AssertionError came out."""
+    base = leaf(3).clone()
+    with torch.no_grad():
+        view = base[0]
+
+    def f(x, view):
+        return torch.autograd.grad(x.sum(), view, create_graph=True)[0]
+
+    with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
+        f(leaf(3).clone(), view)
+    assert_refused(f, (leaf(3).clone(), view), at="torch.autograd.grad")

@@ -278,6 +278,30 @@ def test_a_view_that_was_written_and_gets_data_of_another_geometry_is_refused():
     assert_refused(f, (x, x[0::2]), at="y.data =")
 
 
+def test_a_detached_input_with_other_data_that_gets_a_history_is_refused():
+    """The result had a version counter of its own, so autograd did not notice later writes to the input."""
+
+    def f(x, w):
+        x.data = x.data * 2
+        y = x.detach()
+        y.add_(w)
+        return y
+
+    assert_refused(f, (leaf(3), leaf(3)), at="y.add_(w)")
+
+
+def test_an_input_that_was_written_and_gets_other_data_and_then_another_geometry_is_refused():
+    """The gradient of a square input came out transposed."""
+
+    def f(x):
+        x.mul_(2)
+        x.data = x.data * 2
+        x.t_()
+        return x.exp()
+
+    assert_refused(f, (leaf(3, 3).clone(),), at="x.t_()")
+
+
 def test_a_view_of_an_input_that_was_written_and_is_then_cut_off_is_refused():
     """It lost its gradient without a word."""
 

@@ -169,6 +169,16 @@ def test_OUT_5_detached_alias_shares_memory_and_has_no_gradient():
     assert_same(f, lambda: (leaf(2, 3),))
 
 
+def test_OUT_5_a_detached_part_of_a_constant_lies_where_eagers_does():
+    """It was a copy of the part alone, at offset 0."""
+
+    def f():
+        return torch.tensor([1.0, -2.0]).unbind(0)[1].detach()
+
+    assert_same(f, lambda: ())
+    assert fg.compile(f, backend="eager")().storage_offset() == f().storage_offset() == 1
+
+
 def test_OUT_5_detached_alias_that_was_written_with_a_gradient_of_its_own():
     def f(x, w):
         y = x * 2

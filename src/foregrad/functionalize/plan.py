@@ -123,6 +123,9 @@ class _Planner:
         first: dict[Storage, Base] = {}
         fresh = [base for base in self.results.bases if base.kind == "fresh" and not self._is_look(base)]
         for base in fresh:
+            if self.counters.of(base.alias.object) in self.inputs:
+                write = self.recording.recorder.ops[self.writes[base.alias.storage][-1][0]]
+                raise _refusal("an op gives a history to the detach() of an input whose .data was replaced", write)
             first.setdefault(base.alias.storage, base)
             if base.alias is base.alias.storage.root:
                 first[base.alias.storage] = base
@@ -249,28 +252,22 @@ class _Planner:
             if base.needs_tangent:
                 is_input = base.kind == "input"
                 place = self._last_change(number) if is_input else self._made_at(number) + 0.1
-                step = (
-                    Copy(number, base.alias, self._how(base))
-                    if is_input
-                    else Attach(number, base.alias, self._own_version(base))
-                )
-                self.steps.append((place, step))
+                how: Any = self._how(base) if is_input else self._own_version(base)
+                self.steps.append((place, (Copy if is_input else Attach)(number, base.alias, how)))
             return
         alias, place = first, self._last_write(number, first.storage)
         for op in self.renames.get(number, ()):
             if op.outputs.storage is not first.storage or _shows_less(op):
                 place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
                 self._check_inside(op, alias)
+                self._check_unmoved(op, base)
                 break
             alias, place = op.outputs, max(place, float(op.index))
         if base.kind == "input":
             part = once(alias, self.recording.recorder.table) if overlaps_itself(alias) else alias
             if overlaps_itself(part) or (part is not alias and base.needs_tangent):
                 write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
-                raise CaptureError(
-                    "the function writes to a tensor some of whose elements are one place in memory.\n"
-                    f"  at {write.origin}\nMake a copy first, with clone()."
-                )
+                raise _refusal("the function writes to a tensor some of whose elements are one place in memory", write)
             self.steps.append((place + 0.5, Copy(number, part, self._how(base), is_part=part is not alias)))
         elif base.needs_tangent:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
@@ -280,10 +277,13 @@ class _Planner:
         ops = [self.recording.recorder.ops[index] for index, _ in self.writes[alias.storage] if index > change.index]
         for op in ops:
             if not all(covered(target, [alias]) for target in op.writes if target.storage is alias.storage):
-                raise CaptureError(
-                    "an op writes to memory beside the tensor that the function was given.\n"
-                    f"  at {op.origin}\nMake a copy first, with clone()."
-                )
+                raise _refusal("an op writes to memory beside the tensor that the function was given", op)
+
+    def _check_unmoved(self, change: Op, base: Base) -> None:
+        """Refuse another geometry, after `.data =`, of an input that was written: its gradient would arrive in both."""
+        later = [o for o in self.renames[base.alias.object] if o.index > change.index and o.func not in _BUMPS_NOTHING]
+        if later and base.kind == "input" and base.needs_tangent:
+            raise _refusal(f"{later[0].func} on an input that was written, and then given other .data", later[0])
 
     def _own_version(self, base: Base) -> int | None:
         return base.version if self.counters.of(base.alias.object) == base.alias.object else None
@@ -391,3 +391,7 @@ def _refs(value: Any) -> Any:
     if isinstance(value, list):
         return [_refs(v) for v in value]
     return value
+
+
+def _refusal(what: str, op: Op) -> CaptureError:
+    return CaptureError(f"{what}.\n  at {op.origin}\nMake a copy first, with clone().")

@@ -14,7 +14,7 @@ from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan import plan_effects
 from foregrad.program.chains import link
 from foregrad.program.checks import Checks
-from foregrad.program.clean import clean, memory_of, take_over
+from foregrad.program.clean import clean, copied, memory_of, take_over
 from foregrad.program.program import Calling, Program
 from foregrad.program.wrapping import gradient_names, part_names, wrapping_of
 from foregrad.record.declared import Store
@@ -183,7 +183,7 @@ class _Builder:
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
         is_result = role in ("output", "write") and number is not None
         if node is not None and is_result and (node in self.given_out or _is_given(node)):
-            node = self.functional.emit(aten.clone.default, (node,), spec)  # each result is a tensor of its own
+            node = copied(node, self.functional.emit)  # each result is a tensor of its own
         self.outputs.append(Output(role, name, spec))
         self.nodes.append(node)
         if node is not None:

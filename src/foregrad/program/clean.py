@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -64,6 +65,16 @@ def memory_of(node: fx.Node) -> fx.Node:
     while is_view(node):
         node = node.all_input_nodes[0]
     return node
+
+
+def copied(node: fx.Node, emit: Callable[..., fx.Node]) -> fx.Node:
+    """A value in memory of its own: of a view, the same view of a copy of what it looks at, as in eager."""
+    if not is_view(node):
+        return emit(aten.clone.default, (node,), node.meta.get("spec"))
+    whole = node.all_input_nodes[0]
+    copy = copied(whole, emit)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda one: copy if one is whole else one)
+    return emit(node.target, args, node.meta.get("spec"), kwargs)
 
 
 def has_effect(node: fx.Node) -> bool:

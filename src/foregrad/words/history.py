@@ -50,6 +50,11 @@ def gets_no_gradient(tensor: torch.Tensor) -> bool:
     return node is not None and all(following is None for following, _ in node.next_functions)
 
 
+def gets_gradient(tensor: torch.Tensor) -> bool:
+    """Whether there is a place in the autograd graph for the gradient of a tensor."""
+    return tensor.requires_grad and not gets_no_gradient(tensor)
+
+
 def leads_nowhere(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view of one made under `no_grad`: its history does not reach its base."""
     node = tensor.grad_fn
@@ -68,9 +73,9 @@ def keeps_gradient(tensor: torch.Tensor) -> bool:
 
 def leads_to(tensor: torch.Tensor, *others: torch.Tensor) -> bool:
     """Whether a gradient that arrives at a tensor goes on to one of the others."""
-    if not tensor.requires_grad:
+    if not gets_gradient(tensor):
         return False
-    edges = [get_gradient_edge(other) for other in others if other.requires_grad]  # alive while they are compared
+    edges = [get_gradient_edge(other) for other in others if gets_gradient(other)]  # alive while they are compared
     ends = {(edge.node, edge.output_nr) for edge in edges}
     first = get_gradient_edge(tensor)
     waiting: list[tuple[Any, int]] = [(first.node, first.output_nr)]
