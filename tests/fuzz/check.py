@@ -13,10 +13,7 @@ holds:
   other results, where in eager it has its turn among them.
 - Second derivatives, for the same reason.
 
-Three things that `docs/differences.md` names end a comparison with the verdict `documented: `, besides errors of
-eager's that are not raised: a gradient of some arguments, refused because of a write that only those of others would
-mind, an argument that is one of several views, of which a call does not know it, and a gradient without elements that
-could be differentiated again, to no end.
+What differs as `docs/differences.md` says (`known.py`) ends a comparison with the verdict `documented: `.
 
 After a call or a backward that raises, only the type of the exception is compared, not what it wrote before.
 """
@@ -31,21 +28,12 @@ from typing import Any
 
 import torch
 
+from tests.fuzz.known import EMPTY, PARTIAL, Entry, is_known
 from tests.fuzz.program import FuzzProgram, Scenario
 
 REFUSED = "refused: "
 DOCUMENTED = "documented: "
 FINE = (REFUSED, DOCUMENTED)
-
-#: Errors of eager's that are not raised, as `docs/differences.md` says, and where: those that only the kernel of an op
-#: raises which nobody needs, and those of selective checkpoints.
-NOT_RAISED = {
-    "is out of bounds for dimension": "call ",
-    "Index put requires the source and destination dtypes match": "call ",
-    "Expected reduction dim": "call ",
-    "on any region computed under selective activation checkpoint": "backward of ",
-}
-EMPTY = ", which has no elements"
 SEEDS = (101, 202)
 TOLERANCE = {torch.float64: 1e-11, torch.complex128: 1e-11}  # of the largest element; 1e-5 for narrower types
 
@@ -62,48 +50,21 @@ def check(
             actual = transcript(program, scope, compile_fn(scope["fn"]), refusals)
         except refusals as error:
             return f"{REFUSED}{error}"
-    is_one_of_several = any(".unbind(" in s.text or ".split(" in s.text for s in program.setup)
     seen = actual if is_bitwise else [replace(entry, exact=False) for entry in actual]
-    return difference(expected, seen, is_one_of_several)
+    return difference(expected, seen, program)
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One observed fact; with a value it is a tensor that may be compared within a tolerance."""
-
-    what: str
-    fact: Any
-    value: torch.Tensor | None = None
-    exact: bool = True  # counts where the function is compiled: the graph of an eager one shows what is inside, too
-    detail: str = ""
-
-
-def difference(expected: list[Entry], actual: list[Entry], is_one_of_several: bool = False) -> str | None:
+def difference(expected: list[Entry], actual: list[Entry], program: FuzzProgram) -> str | None:
     for one, other in zip(expected, actual, strict=False):
         if one.what != other.what or one.fact != other.fact:
             elsewhere = f"{other.what}: " if one.what != other.what else ""
-            where = f"{DOCUMENTED}{one.what}" if is_known(one, other, is_one_of_several) else one.what
+            where = f"{DOCUMENTED}{one.what}" if is_known(one, other, program) else one.what
             return f"{where}: eager {one.fact}{one.detail}, compiled {elsewhere}{other.fact}{other.detail}"
         if one.value is not None and not same(one.value, other.value, other.exact):
             return f"{one.what}: eager {one.value.tolist()}, compiled {other.value.tolist()}"
     if len(expected) != len(actual):
         return f"eager recorded {len(expected)} facts, compiled {len(actual)}"
     return None
-
-
-def is_known(one: Entry, other: Entry, is_one_of_several: bool) -> bool:
-    """Whether two entries differ as the documentation says."""
-    if other.what == "gradients of arguments" and "modified by an inplace operation" in other.detail:
-        return one.what.startswith("gradient of ")  # eager has them
-    if one.what != other.what:
-        return False
-    if one.what.endswith(" requires grad"):
-        return one.detail == EMPTY and one.fact
-    if other.fact != "went through":
-        return False
-    if is_one_of_several and "returns multiple views" in one.detail:
-        return True
-    return any(text in one.detail and one.what.startswith(where) for text, where in NOT_RAISED.items())
 
 
 def same(one: torch.Tensor, other: torch.Tensor, exact: bool) -> bool:
@@ -220,6 +181,10 @@ class Run:
 
     def write(self, call: Call, choose: random.Random) -> bool:
         """The caller writes in place to one result, which its aliases must see as in eager."""
+        if self.program.has_data_alias:
+            return (
+                False  # eager's own backward would use the new value, or not, as it has saved one tensor or the other
+            )
         pool = call.outputs.values() if self.scenario.write == "output" else call.arguments
         targets = [t for t in pool if isinstance(t, torch.Tensor) and t.is_floating_point()]
         if not targets:
@@ -241,6 +206,7 @@ class Run:
 
     def backward(self, call: Call, choose: random.Random) -> None:
         roots = differentiable_roots(call)
+        self.num_roots = len(roots)
         if self.scenario.backward == "some" and len(roots) > 1:
             roots = dict(sorted(choose.sample(sorted(roots.items()), choose.randint(1, len(roots) - 1))))
         if not roots:
@@ -264,7 +230,7 @@ class Run:
         if self.has_raised:
             self.seed()
         inputs = [tangents[name] for name in roots]
-        label = "backward of " + ", ".join(roots)
+        label = f"backward of {', '.join(roots)}{'' if len(roots) == self.num_roots else PARTIAL}"
         exact = not adds_in_another_order(roots.values())
         went = self.attempt(label, lambda: torch.autograd.backward(list(roots.values()), inputs, retain_graph=True))
         for name, tensor in call.tensors().items():
@@ -291,7 +257,7 @@ class Run:
         for name, gradient in zip(leaves, first, strict=True):
             self.gradient(f"gradient of {name} with create_graph", gradient, exact)
             needs = gradient is not None and gradient.requires_grad
-            detail = EMPTY if gradient is not None and not gradient.numel() else ""
+            detail = EMPTY if not all(tensor.numel() for tensor in call.watched.values()) else ""
             self.entries.append(Entry(f"gradient of {name} requires grad", needs, detail=detail))
         total = sum((g * g.detach().cos()).sum() for g in first if g is not None and g.requires_grad)
         if isinstance(total, torch.Tensor):

@@ -80,6 +80,11 @@ class FuzzProgram:
         """Whether eager refuses a second backward, as a selective checkpoint does, also after one that was refused."""
         return any("selective" in statement.text for statement in self.body)
 
+    @property
+    def has_data_alias(self) -> bool:
+        """Whether an argument is the `.data` of another: autograd does not count what is written to it."""
+        return any(".data" in statement.text for statement in self.setup)
+
     def but(self, **changes: Any) -> FuzzProgram:
         return replace(self, **changes)
 
