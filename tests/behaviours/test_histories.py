@@ -278,6 +278,23 @@ def test_a_view_that_was_written_and_gets_data_of_another_geometry_is_refused():
     assert_refused(f, (x, x[0::2]), at="y.data =")
 
 
+@pytest.mark.parametrize("is_input", [True, False])
+def test_a_view_made_under_no_grad_that_is_told_to_require_a_gradient_is_refused(is_input):
+    """It requires one before, as its base does, and gets none; then it gets its own, which was lost."""
+
+    def part_of(x):
+        with torch.no_grad():
+            return x[0]
+
+    def f(x):
+        view = x if is_input else part_of(x)
+        view.requires_grad_()
+        return view.sin()
+
+    x = leaf(2, 3).clone()
+    assert_refused(f, (part_of(x) if is_input else x,), at="view.requires_grad_()")
+
+
 def test_a_detached_input_with_other_data_that_gets_a_history_is_refused():
     """The result had a version counter of its own, so autograd did not notice later writes to the input."""
 

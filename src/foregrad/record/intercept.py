@@ -35,7 +35,7 @@ from foregrad.record.sparse import embedding
 from foregrad.record.trace import Origin
 from foregrad.substrate import BASE, FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
 from foregrad.substrate_engine import with_engine
-from foregrad.words.history import is_leaf
+from foregrad.words.history import gets_no_gradient, is_leaf
 from foregrad.words.wrapped import is_wrapper, parts
 
 Tensor = torch.Tensor
@@ -297,6 +297,9 @@ class Intercept(TorchFunctionMode):
 
     def require_grad(self, func: Any, args: Any, kwargs: Any) -> Any:
         before, number = args[0].requires_grad, self._recorder.alias(args[0]).object
+        with no_dispatch_modes():
+            if gets_no_gradient(args[0]):
+                refuse("tells a view made under no_grad to require a gradient", "Make a copy first, with clone().")
         result = func(*args, **kwargs)
         if args[0].requires_grad is not before:
             self.flags.append((number, len(self._recorder.ops) - 1, not before))
@@ -320,8 +323,7 @@ class Intercept(TorchFunctionMode):
             self._recorder.values.assumed = {}
 
     def read(self, func: Any, args: Any, kwargs: Any) -> Any:
-        name = getattr(func, "__name__", str(func)).strip("_")
-        tensor = args[0]
+        name, tensor = getattr(func, "__name__", str(func)).strip("_"), args[0]
         if func in (Tensor.tolist, Tensor.numpy, Tensor.__array__):
             asked_by = "numpy.asarray()" if func is Tensor.__array__ else f"{name}()"
             value = self._recorder.values.of(tensor, asked_by)
@@ -346,10 +348,9 @@ _ENGINE = {Tensor.backward, torch.autograd.backward, torch.autograd.grad}
 _COV = {torch.ops.aten.ge.Scalar: True, torch.ops.aten.ne.Scalar: True, torch.ops.aten.le.Scalar: False}
 
 #: Functions of torch that check values, and what their comparisons find if all is well.
-_CHECKS = {
+_CHECKS: dict[Any, dict[Any, bool]] = {
     torch.nn.functional.gaussian_nll_loss: {torch.ops.aten.any.default: False},
-    torch.cov: _COV,
-    Tensor.cov: _COV,
+    **dict.fromkeys((torch.cov, Tensor.cov), _COV),
 }
 
 _SPECIAL: dict[Any, Callable[..., Any]] = {
@@ -367,8 +368,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.register_hook: Intercept.register_hook,
     Tensor.register_post_accumulate_grad_hook: Intercept.register_late_hook,
     Tensor.retain_grad: Intercept.retain_grad,
-    Tensor.tensor_split: Intercept.tensor_split,
-    torch.tensor_split: Intercept.tensor_split,
+    **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), Intercept.tensor_split),
     torch.nn.functional.embedding: embedding,
     **dict.fromkeys(_CHECKS, Intercept.check_in_program),
     **dict.fromkeys(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -289,9 +289,10 @@ class CallWriter:
         found += [*self.compiled.checks, *(number for _, number in self.watched)]
         return list(dict.fromkeys(number for number in found if number is not None))
 
-    def _set_versions(self, source: Source, numbers: Iterable[int]) -> None:
+    def _set_versions(self, source: Source, numbers: Collection[int]) -> None:
         """Tensors with a counter of their own stand where they will stand in the end, before they are saved."""
-        for number in numbers:
+        holders = [n for n in self.effects.returned if self.effects.counters[n] in numbers]  # of counters of others
+        for number in dict.fromkeys([*numbers, *holders]):
             if number in self.effects.late_versions:
                 version = self.effects.late_versions[number]
                 source.line(f"{source.name('set_version', set_version)}(o{number}, {version})")
