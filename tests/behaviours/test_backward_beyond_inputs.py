@@ -310,3 +310,21 @@ def test_a_gradient_with_respect_to_a_view_made_under_no_grad_is_refused():
     with pytest.raises(RuntimeError, match="appears to not have been used in the graph"):
         f(leaf(3).clone(), view)
     assert_refused(f, (leaf(3).clone(), view), at="torch.autograd.grad")
+
+
+def test_the_gradient_of_a_slice_that_is_all_of_its_base_may_be_written():
+    """It was a view made under no_grad, which autograd does not let be written."""
+
+    def f(part, x):
+        gradient = torch.autograd.grad(part.sum(), x, retain_graph=True)[0]
+        gradient.mul_(x)
+        return gradient * x
+
+    def run(wrap):
+        x = torch.tensor([2.0, 3.0], requires_grad=True)
+        result = wrap(f)(x[:2], x)
+        result.sum().backward()
+        return result, x.grad
+
+    for one, other in zip(run(lambda f: f), run(compiled), strict=True):
+        assert torch.equal(one, other)

@@ -295,6 +295,32 @@ def test_a_view_made_under_no_grad_that_is_told_to_require_a_gradient_is_refused
     assert_refused(f, (part_of(x) if is_input else x,), at="view.requires_grad_()")
 
 
+@pytest.mark.parametrize("change", [lambda x: x.unsqueeze_(0), lambda x: x.t_()])
+def test_a_new_tensor_that_gets_another_geometry_after_a_view_as_complex_numbers_is_refused(change):
+    """The view came out as a real tensor, and only half of it."""
+
+    def f(x):
+        y = x * 2
+        numbers = torch.view_as_complex(y)
+        change(y)
+        return numbers
+
+    assert_refused(f, (leaf(2, 2),), at="torch.view_as_complex(y)")
+
+
+@same_as_eager
+def test_one_of_several_views_whose_base_was_written_may_get_other_data(wrap):
+    """Autograd refuses to tell its history, which nobody needs."""
+
+    def f(x):
+        part = x.split([1, 3])[0]
+        x *= x
+        part.data = part.data * 2
+        return part
+
+    return wrap(f)(leaf(4).sin()).detach()
+
+
 def test_a_detached_input_with_other_data_that_gets_a_history_is_refused():
     """The result had a version counter of its own, so autograd did not notice later writes to the input."""
 

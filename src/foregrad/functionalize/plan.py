@@ -199,6 +199,8 @@ class _Planner:
             # The base changed its geometry later, and is returned in its last one.
             if source.alias.storage is not parent.storage:
                 raise self._replaced(op)
+            if (alias.dtype, alias.bits) != (parent.dtype, parent.bits):
+                raise _refusal("a tensor changes its geometry after a view of another dtype was made of it", op)
             how = "part" if isinstance(op.outputs, list) else "view"
             stamp = self._stamp(op, number)
             step = Reshape(number, parent.object, alias.geometry, how, stamp, op.grad_enabled)

@@ -312,8 +312,8 @@ class Inputs:
                 ghost = seen.view_as(seen)
             else:
                 ghost = seen.as_strided(real.size(), real.stride(), real.storage_offset())
-                if ghost.grad_fn is not None:
-                    ghost.grad_fn.register_hook(_never_written)
+            if ghost.grad_fn is not None:
+                ghost.grad_fn.register_hook(_never_written)
         alias = self._recorder.register(ghost, kind="input")
         edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
         return self._keep(real, ghost, alias, None, base, edge, is_argument)
@@ -369,7 +369,7 @@ def _history(ghost: torch.Tensor, base: Lifted | None) -> Any:
 
 
 def _never_written(gradients: Any, _: Any) -> Any:
-    """What arrives at a base, as from other views than `as_strided`, which writes its gradient into part of another."""
+    """What arrives at a base, as from a slice: a tensor of its own, no part of another and no view of what came."""
     return tuple(None if g is None else g.clone(memory_format=torch.contiguous_format) for g in gradients)
 
 

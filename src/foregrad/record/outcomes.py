@@ -11,7 +11,13 @@ import torch
 
 from foregrad.record.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
-from foregrad.substrate import DataDependentOutputException, DynamicOutputShapeException, OpOverload, neg_view
+from foregrad.substrate import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    OpOverload,
+    neg_view,
+    tree_leaves,
+)
 from foregrad.words.spec import contiguous_stride
 from foregrad.words.turns import generator_as_it_was
 
@@ -77,19 +83,37 @@ def has_no_elements(result: Any) -> bool:
 
 
 def is_refused_late(func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether a kernel refuses what fake tensors accept (torch 2.13): indices into a dimension without elements, and
-    values of another dtype for `index_put`."""
+    """Whether a kernel refuses what fake tensors accept (torch 2.13): indices into a dimension without elements, values
+    of another dtype for `index_put`, and results that do not fit the dtype that they are written to (`mul_`)."""
     if func in _PUTS:
         values = args[2] if len(args) > 2 else kwargs["values"]
         return bool(args[0].dtype != values.dtype)
-    if func not in _READS or all(t.numel() for t in _tensors((args, kwargs))):
+    is_read = func in _READS and not all(t.numel() for t in _tensors((args, kwargs)))
+    if not (is_read or _may_not_fit(func, args, kwargs)):
         return False
     try:
         ask_itself(func, args, kwargs)
     except (IndexError, RuntimeError, ValueError) as error:
-        words = ("out of", "dim should be positive")  # else zeros will not do
+        words = ("out of", "dim should be positive", "can't be cast")  # else zeros will not do
         return isinstance(error, IndexError) or any(word in str(error) for word in words)
     return False
+
+
+def _may_not_fit(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether an op that goes element by element may write another kind of number to its argument than that holds."""
+    is_such = torch.Tag.pointwise in func.tags or func.name().startswith("aten::_foreach_")
+    if not (is_such and func._schema.is_mutable) or func is aten.copy_.default or not args:
+        return False
+    written = min(map(_rank, tree_leaves(args[0])), default=0)
+    return any(_rank(value) > written for value in tree_leaves((args[1:], kwargs)))
+
+
+def _rank(value: Any) -> int:
+    """Of kinds of numbers: a value of one is not cast to one before it."""
+    dtype = value.dtype if isinstance(value, torch.Tensor) else None
+    if dtype is not None:
+        return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+    return 3 if isinstance(value, complex) else 2 if isinstance(value, float) else int(isinstance(value, int))
 
 
 def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:

@@ -239,9 +239,9 @@ class Recorder(Tensors, TorchDispatchMode):
         target, before = given[0], op_args[0]
         if self.phase and before.storage.kind == "input":
             raise CaptureError(f"backward changes the geometry of an input.\n{self._where()}")
-        if target.requires_grad and torch.is_grad_enabled() and func in _SETS:
+        if func in _SETS and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
             raise CaptureError(
-                f"`set_` on a tensor that needs a gradient; autograd has no formula for it.\n{self._where()}\n"
+                f"`set_` with a tensor that needs a gradient; autograd has no formula for it.\n{self._where()}\n"
                 "Do it inside torch.no_grad()."
             )
         num_bytes = target.untyped_storage().nbytes()

@@ -27,6 +27,7 @@ from foregrad.record.trace import Alias
 from foregrad.runtime.source import Source
 from foregrad.substrate import set_version, set_versions, version_of
 from foregrad.words.attached import Attached
+from foregrad.words.history import history_of
 from foregrad.words.size import VARYING, sizes_in
 
 aten = torch.ops.aten
@@ -128,7 +129,8 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         grad_enabled = set_mode(source, grad_enabled, step.grad_enabled)
         _emit_stamp(source, step.stamp)
         if step.is_in_place and step.grad_enabled:
-            source.line(f"{target}.grad_fn")  # if its base was written, autograd takes it for a leaf until asked
+            # If its base was written, autograd takes it for a leaf until asked.
+            source.line(f"{source.name('history_of', history_of)}({target})")
         args = ", ".join(
             [_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()]
         )

@@ -43,7 +43,7 @@ def is_flagged(ghost: torch.Tensor) -> bool:
 
 def gets_no_gradient(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view made under `no_grad`: it requires a gradient, as its base does, but gets none."""
-    if tensor._base is None or not (tensor.requires_grad and tensor.is_leaf and tensor._base.requires_grad):
+    if tensor._base is None or not (tensor.requires_grad and is_leaf(tensor) and tensor._base.requires_grad):
         return False
     with torch.enable_grad():
         node = tensor.view_as(tensor).grad_fn
