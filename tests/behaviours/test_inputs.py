@@ -853,3 +853,23 @@ def test_one_tensor_as_several_arguments_of_a_pointwise_op(write):
     compiled(write)(ours)
     write(theirs)
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("is_out", [True, False])
+def test_a_part_of_an_input_that_is_resized_over_memory_beside_the_input_is_refused(is_out):
+    """What the input does not show was left as it was."""
+
+    def resized(x):
+        part = x[::2]
+        part.resize_(2, 2)
+        part.fill_(7.0)
+        return part
+
+    def out(x):
+        part, y = x[::2], x + 1
+        torch.sin(y, out=part)
+        return part
+
+    x = torch.arange(6.0).view(2, 3)[:, :2]
+    assert_refused(out if is_out else resized, (x,), at="torch.sin" if is_out else "part.fill_")

@@ -6,6 +6,7 @@
 - A gradient of some arguments, or from some of the results, refused because of a write that only others would mind.
 - With an input that has no elements, whether a gradient could be differentiated again, to no end.
 - The version counter of a gradient that the function asks for: the engine adds up in place.
+- The stride of a dimension of size 1.
 - The sign of a zero in a gradient through a checkpoint: its terms may be added in another order.
 - A second derivative past an input that is made no leaf by `detach_()`.
 - The gradient of a view as such, after a write to its memory through `.data`.
@@ -56,6 +57,8 @@ def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:
         return WRITTEN in other.detail
     if one.what.endswith(" requires grad"):
         return one.detail == EMPTY and one.fact
+    if one.what.endswith(" layout"):
+        return differs_in_strides_of_one(one.fact, other.fact)
     if one.what.endswith(" version"):
         return ": output" in one.what and any("autograd.grad(" in s.text for s in program.body)
     if one.what.startswith("gradient of ") and other.fact is None:
@@ -68,6 +71,12 @@ def _is_not_raised(one: Entry, program: FuzzProgram) -> bool:
     if is_one_of_several and "returns multiple views" in one.detail:
         return True
     return any(text in one.detail and one.what.startswith(where) for text, where in NOT_RAISED.items())
+
+
+def differs_in_strides_of_one(one: Any, other: Any) -> bool:
+    """Whether two layouts differ only in the stride of dimensions of size 1."""
+    moved = [(size, i, j) for size, i, j in zip(one[1], one[2], other[2], strict=False) if i != j]
+    return one[:2] + one[3:] == other[:2] + other[3:] and all(size == 1 for size, _, _ in moved)
 
 
 def differs_in_zeros(one: torch.Tensor, other: torch.Tensor, program: FuzzProgram) -> bool:

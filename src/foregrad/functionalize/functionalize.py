@@ -278,8 +278,7 @@ class Functionalizer:
     def write(self, alias: Alias, value: fx.Node) -> None:
         """Let an alias, and through it the whole storage, have a new value."""
         contents = self._contents[alias.storage]
-        given = [a for a in alias.storage.aliases if a.op is None or self._is_resized(a)] if contents.flat else []
-        if contents.flat and alias.storage.kind == "input" and not covered(alias, given):
+        if contents.flat and alias.storage.kind == "input" and not covered(alias, self._shown(alias.storage)):
             raise self._refuse(self._op, "an op writes to memory beside the tensor that the function was given")
         untouched = [(part, self.read(part)) for part in self._beside(alias)]
         contents.node = self._whole(alias, value, contents)
@@ -293,9 +292,13 @@ class Functionalizer:
             return []
         return [part for part in op.outputs if part is not alias]
 
-    def _is_resized(self, alias: Alias) -> bool:
-        is_op = alias.op is not None and alias.op < len(self.ops)
-        return is_op and self.ops[alias.op or 0].func in (aten.resize_.default, aten.resize_as_.default)
+    def _shown(self, storage: Storage) -> list[Alias]:
+        """What inputs show of their memory, as they come and resized: only that is written at the end."""
+        objects = {alias.object for alias in storage.aliases if alias.op is None}
+        return [a for a in storage.aliases if a.op is None or (a.object in objects and self._is_resized(a.op))]
+
+    def _is_resized(self, index: int) -> bool:
+        return index < len(self.ops) and self.ops[index].func in (aten.resize_.default, aten.resize_as_.default)
 
     def _whole(self, alias: Alias, value: fx.Node, contents: Contents) -> fx.Node:
         root = contents.root
