@@ -260,3 +260,21 @@ def test_another_op_at_the_same_place_is_refused():
 
     with refused(f, "torch.rand(5)"):
         compiled(f)(leaf(4))
+
+
+def test_draws_after_one_that_goes_by_other_data_when_it_runs_again_are_refused():
+    """How many numbers `poisson` draws depends on its data: what came after it was taken for what it was before."""
+
+    def inner(x):
+        x = x * torch.poisson(x.detach().abs() * 3)
+        return (x * torch.zeros_like(x).bernoulli_(0.5)).cos()
+
+    def outer(x):
+        x = x[torch.randperm(4)]  # drawn anew when it runs again
+        return checkpoint(inner, x, use_reentrant=False)
+
+    def f(x):
+        return checkpoint(outer, x, use_reentrant=False, preserve_rng_state=False)
+
+    with pytest.raises(fg.CaptureError, match="what comes after it draws other numbers"):
+        fg.compile(f, backend="eager", cache=False)(leaf(4, 4)).sum().backward()

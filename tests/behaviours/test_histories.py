@@ -321,6 +321,27 @@ def test_one_of_several_views_whose_base_was_written_may_get_other_data(wrap):
     return wrap(f)(leaf(4).sin()).detach()
 
 
+def test_an_input_that_was_written_and_then_set_to_memory_of_another_shape_is_refused():
+    """Its backward failed."""
+
+    def f(x, y):
+        x.mul_(2)
+        with torch.no_grad():
+            x.set_(y)
+        return x
+
+    assert_refused(f, (leaf(3).clone(), leaf(2, 3).clone()), at="x.set_(y)")
+
+
+def test_a_gradient_inside_of_a_leaf_that_was_transposed_under_no_grad_is_refused():
+    def f(x):
+        with torch.no_grad():
+            x.t_()
+        return torch.autograd.grad(x.sum(), x, create_graph=True)[0]
+
+    assert_refused(f, (leaf(2, 3),), at="torch.autograd.grad")
+
+
 def test_a_detached_input_with_other_data_that_gets_a_history_is_refused():
     """The result had a version counter of its own, so autograd did not notice later writes to the input."""
 

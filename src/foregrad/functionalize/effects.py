@@ -37,6 +37,15 @@ class Ref:
     object: int
 
 
+def refs(value: Any) -> Any:
+    """An argument of a recorded op, with objects in place of what it looked at."""
+    if isinstance(value, Alias):
+        return Ref(value.object)
+    if isinstance(value, list):
+        return [refs(v) for v in value]
+    return value
+
+
 @dataclass(frozen=True, slots=True)
 class Copy:
     """Write a value of the program into an object; `how` is "grad", "leaf" (the same, to a leaf that needed a gradient

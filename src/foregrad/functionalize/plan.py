@@ -21,6 +21,7 @@ from foregrad.functionalize.effects import (
     Reshape,
     Step,
     Wrap,
+    refs,
 )
 from foregrad.functionalize.flags import plan_flags
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
@@ -233,8 +234,8 @@ class _Planner:
         return at if length > 1 and is_plain and base is not None and not base.ghost.requires_grad else None
 
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
-        args = tuple(_refs(a) for a in op.args)
-        kwargs = {k: _refs(v) for k, v in op.kwargs.items()}
+        args = tuple(refs(a) for a in op.args)
+        kwargs = {k: refs(v) for k, v in op.kwargs.items()}
         if op.func in _CHANGES_EXTENT and op.renames is not None and op.renames.geometry == op.outputs.geometry:
             return  # resized to what it was
         stamp = None if is_in_place else self._stamp(op, number)
@@ -282,10 +283,11 @@ class _Planner:
                 raise _refusal("an op writes to memory beside the tensor that the function was given", op)
 
     def _check_unmoved(self, change: Op, base: Base) -> None:
-        """Refuse another geometry, after `.data =`, of an input that was written: its gradient would arrive in both."""
-        later = [o for o in self.renames[base.alias.object] if o.index > change.index and o.func not in _BUMPS_NOTHING]
-        if later and base.kind == "input" and base.needs_tangent:
-            raise _refusal(f"{later[0].func} on an input that was written, and then given other .data", later[0])
+        """Refuse another geometry, in other memory, of an input that was written: its gradient would arrive in both."""
+        first = change.index + (change.renames is not None and change.renames.storage is change.outputs.storage)
+        moves = [op for op in self.renames[base.alias.object] if op.index >= first and _moves(op)]
+        if moves and base.kind == "input" and base.needs_tangent:
+            raise _refusal(f"{moves[0].func} on an input that was written, and has got other memory", moves[0])
 
     def _own_version(self, base: Base) -> int | None:
         return base.version if self.counters.of(base.alias.object) == base.alias.object else None
@@ -371,6 +373,10 @@ class _Planner:
         return late
 
 
+def _moves(op: Op) -> bool:
+    return op.func not in _BUMPS_NOTHING and op.renames is not None and op.renames.geometry != op.outputs.geometry
+
+
 def _shows_less(op: Op) -> bool:
     """Whether a tensor may show less of its memory after a change of its metadata."""
     before, after = op.renames, op.outputs
@@ -385,14 +391,6 @@ def _as_one_view(number: int, base: Alias, alias: Alias, grad_enabled: bool) -> 
     if alias.spec.is_contiguous and alias.geometry == base.geometry:
         func, geometry = aten.view.default, geometry[:1]
     return Replay(number, func, (Ref(base.object), *geometry), {}, grad_enabled, None, is_in_place=False)
-
-
-def _refs(value: Any) -> Any:
-    if isinstance(value, Alias):
-        return Ref(value.object)
-    if isinstance(value, list):
-        return [_refs(v) for v in value]
-    return value
 
 
 def _refusal(what: str, op: Op) -> CaptureError:

@@ -66,6 +66,13 @@ class Beyond:
         self._running.append(Onward(retain_graph, create_graph, bool(targets)))
         try:
             yield
+        except RuntimeError as error:
+            if "invalid gradient at index" not in str(error):
+                raise
+            raise CaptureError(
+                "a gradient inside the function passes a tensor that has got another geometry under no_grad: "
+                f"{error}\n{where(self._recorder.module)}"
+            ) from error
         finally:
             self._running.pop()
 

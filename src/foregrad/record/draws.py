@@ -61,6 +61,13 @@ class _Stream:
             "Let it save all of them or none."
         )
 
+    def refusal_after_data(self, where: str) -> CaptureError:
+        return CaptureError(
+            f"{self.name} is led back to where it was, and an op that draws as many numbers as its data ask for has "
+            f"other data there than before, so what comes after it draws other numbers.\n{where}\n"
+            "Let it draw last, or outside."
+        )
+
 
 class Draws:
     """Every random op met so far, by the place at which it draws."""
@@ -69,6 +76,8 @@ class Draws:
         self._places = itertools.count(secrets.randbits(62))
         self._drawn: dict[int, tuple[int, Any, int]] = {}  # place: the op, what it looks like, the place after it
         self._streams: dict[int, _Stream] = {}
+        self._unsure: set[int] = set()  # places after an op that may draw another number of times when it is repeated
+        self._may_differ = True  # whether what is repeated may have other data: it has the same in a backward
 
     @contextmanager
     def run(self, where: str, generators: Iterable[tuple[str, torch.Generator]]) -> Iterator[None]:
@@ -78,6 +87,7 @@ class Draws:
             around, self._streams = self._streams, {}
             stream = _Stream(_DEFAULT, default, _state(default), default.initial_seed())
             self._streams[identity(torch.default_generator)] = stream
+            self._may_differ = not self._drawn
             if self._drawn:  # a backward starts wherever the generator then is
                 stream.move(next(self._places))
             try:
@@ -93,7 +103,15 @@ class Draws:
                         stream.generator.set_state(stream.state)
                 self._streams = around
 
-    def repeats(self, index: int, look: Any, generator: torch.Generator | None, where: Callable[[], str]) -> int | None:
+    def repeats(
+        self,
+        index: int,
+        look: Any,
+        generator: torch.Generator | None,
+        where: Callable[[], str],
+        *,
+        goes_by_data: bool = False,
+    ) -> int | None:
         """The op whose numbers op `index` draws again, if any has drawn at the place at which the generator is."""
         stream = self._streams[identity(torch.default_generator if generator is None else generator)]
         at = stream.place
@@ -103,8 +121,12 @@ class Draws:
         if first is None and at != stream.at:
             raise stream.refusal(where())
         if first is not None:
+            if at in self._unsure:
+                raise stream.refusal_after_data(where())
+            self._unsure |= {after} if goes_by_data and self._may_differ else set()
             stream.generator.manual_seed(after)
             return first
+        self._may_differ = True  # with what is new
         self._drawn[stream.at] = (index, look, after := next(self._places))
         stream.move(after)
         return None

@@ -24,6 +24,9 @@ def is_random(func: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
+_TRY_AND_TRY_AGAIN = {"aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet"}
+
+
 def draws(func: OpOverload, args: Any, kwargs: Any) -> bool:
     """Whether a call draws numbers: attention that drops nothing out does not."""
     if not is_random(func):
@@ -33,6 +36,11 @@ def draws(func: OpOverload, args: Any, kwargs: Any) -> bool:
             given = kwargs.get("dropout_p", args[place] if place < len(args) else argument.default_value)
             return not (isinstance(given, float) and given == 0.0)
     return True
+
+
+def goes_by_data(func: OpOverload) -> bool:
+    """Whether it depends on data how many numbers an op draws: these draw until they find one that fits."""
+    return func.name().split(".")[0] in _TRY_AND_TRY_AGAIN
 
 
 def effect_of(func: OpOverload) -> str | None:

@@ -15,7 +15,7 @@ from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
 from foregrad.record.generators import Generators
 from foregrad.record.ghosts import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
-from foregrad.record.impure import draws, generator_in
+from foregrad.record.impure import draws, generator_in, goes_by_data
 from foregrad.record.items import ItemOf, item_of
 from foregrad.record.known import (
     GIVES_SIZE_ON,
@@ -327,7 +327,7 @@ class Recorder(Tensors, TorchDispatchMode):
             return None
         generator = generator_in(args, kwargs)
         self.generators.note(generator)
-        return self.draws.repeats(index, key, generator, self._where)
+        return self.draws.repeats(index, key, generator, self._where, goes_by_data=goes_by_data(func))
 
     def _resize_first(self, outcome: Outcome, func: Any, given: list[torch.Tensor], args: Any, kwargs: Any) -> Any:
         """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""
