@@ -322,7 +322,7 @@ def test_one_of_several_views_whose_base_was_written_may_get_other_data(wrap):
 
 
 def test_an_input_that_was_written_and_then_set_to_memory_of_another_shape_is_refused():
-    """Its backward failed."""
+    """Its backward failed; that of a view reads beside the gradient in eager."""
 
     def f(x, y):
         x.mul_(2)

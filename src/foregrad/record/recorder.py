@@ -28,6 +28,7 @@ from foregrad.record.native import refuse_native_argument
 from foregrad.record.numbers import Expression, expression_of
 from foregrad.record.origins import Origins, where
 from foregrad.record.outcomes import Outcome, SparseResult
+from foregrad.record.sets import SETS, check_history, check_shape
 from foregrad.record.sizes import Sizes
 from foregrad.record.sparse import sparse_result
 from foregrad.record.tensors import Tensors
@@ -58,7 +59,6 @@ _LIFTS = {aten.lift_fresh.default, aten.lift.default}
 _READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
 _SKIPPED = {"prim", "profiler"}  # namespaces of ops that compute nothing
-_SETS = {getattr(aten.set_, overload) for overload in aten.set_.overloads()}
 
 
 class Recorder(Tensors, TorchDispatchMode):
@@ -239,14 +239,13 @@ class Recorder(Tensors, TorchDispatchMode):
         target, before = given[0], op_args[0]
         if self.phase and before.storage.kind == "input":
             raise CaptureError(f"backward changes the geometry of an input.\n{self._where()}")
-        if func in _SETS and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given):
-            raise CaptureError(
-                f"`set_` with a tensor that needs a gradient; autograd has no formula for it.\n{self._where()}\n"
-                "Do it inside torch.no_grad()."
-            )
+        if func in SETS:
+            check_history(given, self._where)
         num_bytes = target.untyped_storage().nbytes()
         with memory_of(target) if func in RESIZES else nullcontext():
             result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
+        if func in SETS:
+            check_shape(before, target, self._where)
         storage = self._storage_of.get(target.untyped_storage()._cdata)
         if storage is not None and target.untyped_storage().nbytes() > num_bytes and storage is before.storage:
             storage.is_grown = True
