@@ -5,7 +5,7 @@ recorded: value, layout, version, flags, and which others it is or shares memory
 two transcripts must be equal.
 
 Values compare bitwise (any NaN equals any NaN), and so do gradients, but for three cases, where a tight tolerance
-holds:
+holds, of the largest element and by the narrowest type in the program:
 - Terms of one gradient meet outside the captured function: a place in the autograd graph around it is reached twice,
   as when arguments are views of one base, or an argument is returned. A captured function adds its own terms first,
   so three or more terms are added in another order.
@@ -35,7 +35,6 @@ REFUSED = "refused: "
 DOCUMENTED = "documented: "
 FINE = (REFUSED, DOCUMENTED)
 SEEDS = (101, 202)
-TOLERANCE = {torch.float64: 1e-11, torch.complex128: 1e-11}  # of the largest element; 1e-5 for narrower types
 
 
 def check(
@@ -60,7 +59,7 @@ def difference(expected: list[Entry], actual: list[Entry], program: FuzzProgram)
             elsewhere = f"{other.what}: " if one.what != other.what else ""
             where = f"{DOCUMENTED}{one.what}" if is_known(one, other, program) else one.what
             return f"{where}: eager {one.fact}{one.detail}, compiled {elsewhere}{other.fact}{other.detail}"
-        if one.value is not None and not same(one.value, other.value, other.exact):
+        if one.value is not None and not same(one.value, other.value, other.exact, program.is_wide):
             where = f"{DOCUMENTED}{one.what}" if differs_in_zeros(one.value, other.value, program) else one.what
             return f"{where}: eager {one.value.tolist()}, compiled {other.value.tolist()}"
     if len(expected) != len(actual):
@@ -68,9 +67,9 @@ def difference(expected: list[Entry], actual: list[Entry], program: FuzzProgram)
     return None
 
 
-def same(one: torch.Tensor, other: torch.Tensor, exact: bool) -> bool:
+def same(one: torch.Tensor, other: torch.Tensor, exact: bool, is_wide: bool) -> bool:
     if not exact:
-        return torch.equal(one, other) or close(one, other)
+        return torch.equal(one, other) or close(one, other, is_wide)
     if one.is_complex():
         one, other = torch.view_as_real(one), torch.view_as_real(other)
     return same_bits(one, other) or (
@@ -83,10 +82,10 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one, other) and torch.equal(one.signbit(), other.signbit())
 
 
-def close(one: torch.Tensor, other: torch.Tensor) -> bool:
+def close(one: torch.Tensor, other: torch.Tensor, is_wide: bool) -> bool:
     finite = one[one.isfinite()]
     scale = float(finite.abs().max()) if finite.numel() else 0.0
-    return torch.allclose(one, other, rtol=0, atol=scale * TOLERANCE.get(one.dtype, 1e-5), equal_nan=True)
+    return torch.allclose(one, other, rtol=0, atol=scale * (1e-11 if is_wide else 1e-5), equal_nan=True)
 
 
 # --- one run ------------------------------------------------------------------------------------------------

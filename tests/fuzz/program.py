@@ -81,6 +81,11 @@ class FuzzProgram:
         return any("selective" in statement.text for statement in self.body)
 
     @property
+    def is_wide(self) -> bool:
+        """Whether all inputs are in double precision."""
+        return all("float64" in s.text or "complex128" in s.text for s in self.setup if "rand(" in s.text)
+
+    @property
     def has_data_alias(self) -> bool:
         """Whether an argument is the `.data` of another: autograd does not count what is written to it."""
         return any(".data" in statement.text for statement in self.setup)
