@@ -333,6 +333,17 @@ def test_an_input_that_was_written_and_then_set_to_memory_of_another_shape_is_re
     assert_refused(f, (leaf(3).clone(), leaf(2, 3).clone()), at="x.set_(y)")
 
 
+def test_an_input_that_is_made_smaller_and_then_written_with_a_gradient_is_refused():
+    """torch's error for a resize of a tensor that requires a gradient came out of the call."""
+
+    def f(x, w):
+        x.resize_(3)
+        x.copy_(w)
+        return x
+
+    assert_refused(f, (torch.ones(4), leaf(3)), at="x.resize_(3)")
+
+
 def test_a_gradient_inside_of_a_leaf_that_was_transposed_under_no_grad_is_refused():
     def f(x):
         with torch.no_grad():

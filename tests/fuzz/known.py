@@ -29,6 +29,7 @@ MISSHAPEN = "invalid gradient at index"
 NOT_RAISED = {
     "is out of bounds for dimension": "call ",
     "Index put requires the source and destination dtypes match": "call ",
+    "shape mismatch: value tensor of shape": "call ",
     "Expected reduction dim": "call ",
     "on any region computed under selective activation checkpoint": "backward of ",
     MISSHAPEN: "backward of ",

@@ -283,11 +283,12 @@ class _Planner:
                 raise _refusal("an op writes to memory beside the tensor that the function was given", op)
 
     def _check_unmoved(self, change: Op, base: Base) -> None:
-        """Refuse another geometry, in other memory, of an input that was written: its gradient would arrive in both."""
-        first = change.index + (change.renames is not None and change.renames.storage is change.outputs.storage)
+        """Refuse another geometry, in other memory or less of it, of an input that is written with a gradient, which
+        would arrive in both."""
+        first = change.index + (change.func is aten.as_strided_.default)  # which autograd follows
         moves = [op for op in self.renames[base.alias.object] if op.index >= first and _moves(op)]
         if moves and base.kind == "input" and base.needs_tangent:
-            raise _refusal(f"{moves[0].func} on an input that was written, and has got other memory", moves[0])
+            raise _refusal(f"{moves[0].func} on an input that is written with a gradient", moves[0])
 
     def _own_version(self, base: Base) -> int | None:
         return base.version if self.counters.of(base.alias.object) == base.alias.object else None
