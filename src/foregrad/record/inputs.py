@@ -28,8 +28,8 @@ from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
 from foregrad.substrate_batch import no_transforms
 from foregrad.substrate_engine import apply_of
 from foregrad.words.attached import Attached
-from foregrad.words.history import attributes_of, gets_no_gradient, leads_nowhere, shares_version
-from foregrad.words.memory import address, overlapping_groups
+from foregrad.words.history import attributes_of, base_of, gets_no_gradient, hidden_bases, leads_nowhere, shares_version
+from foregrad.words.memory import groups_in_bases, overlap
 from foregrad.words.spec import Spec
 from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
 
@@ -96,9 +96,7 @@ class Inputs:
         self.on_lift: Callable[[Lifted | Outer], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
         self.outer: list[Outer] = []
-        self.apart: list[
-            Lifted
-        ] = []  # arguments that share memory, of sizes that may vary: none of them may be written
+        self.apart: list[Lifted] = []  # arguments of varying sizes that share memory: none of them may be written
 
     def release(self, places: dict[int, Callable[[], Any]]) -> None:
         """Let go of every real tensor. `places` tell, by object, what is kept now where an input was found."""
@@ -145,7 +143,7 @@ class Inputs:
         for tensor in tensors:
             self._check_kind(tensor, definition)
         plain = {id(part): part for tensor in tensors for part in parts(tensor)}
-        for group in overlapping_groups(list(plain.values())):
+        for group in groups_in_bases(list(plain.values()), hidden_bases):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
             elif self._recorder.sizes is not None and not any(one.requires_grad for one in group):
@@ -181,7 +179,7 @@ class Inputs:
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
         for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
-            if other.real is not None and _overlap(other.real, real):
+            if other.real is not None and overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
 
@@ -232,7 +230,7 @@ class Inputs:
         return self._add(real, ghost_over(storage, real), is_argument=is_argument)
 
     def _lift_group(self, group: list[torch.Tensor], *, is_argument: bool) -> None:
-        bases = list({id(b): b for b in map(_base_of, group)}.values())
+        bases = list({id(b): b for b in map(base_of, group)}.values())
         storage = ghost_storage(max(_end(t) for t in (*group, *bases)), group[0].device)
         members = {id(t) for t in group}
         for base in bases:
@@ -240,11 +238,11 @@ class Inputs:
             lifted.is_hidden = id(base) not in members
         for real in group:
             if id(real) not in self._by_id:
-                self._add_view(real, self._by_id[id(_base_of(real))], is_argument=is_argument)
+                self._add_view(real, self._by_id[id(base_of(real))], is_argument=is_argument)
 
     def _lift_into(self, other: Lifted, real: torch.Tensor) -> Lifted:
         """Lift a tensor that overlaps one lifted before."""
-        base = self._by_id.get(id(_base_of(real)))
+        base = self._by_id.get(id(base_of(real)))
         if base is not None and base.real is not real and base.real is not None:
             return self._add_view(real, base, is_argument=False)
         storage = other.ghost.untyped_storage()
@@ -318,6 +316,16 @@ class Inputs:
         edge = get_gradient_edge(ghost) if ghost.requires_grad and ghost.grad_fn is not None else None
         return self._keep(real, ghost, alias, None, base, edge, is_argument)
 
+    def _check_memory(self, lifted: Lifted, real: torch.Tensor) -> None:
+        """What overlaps must lie in one memory of ghosts: a write to one of them is a write to the others."""
+        known = self._by_storage.get(real.untyped_storage()._cdata, ()) if self._recorder.sizes is None else ()
+        for other in [one for one in known if one.alias.storage is not lifted.alias.storage]:
+            if other.real is not None and overlap(other.real, real):
+                raise CaptureError(
+                    f"the function uses a tensor {lifted.spec} that shares memory with inputs which lie apart.\n"
+                    f"{where(self._recorder.module)}\nPass it as an argument, too."
+                )
+
     def _keep(
         self,
         real: torch.Tensor,
@@ -344,6 +352,7 @@ class Inputs:
             offset=int(real.storage_offset()),
             num_bytes=real.untyped_storage().nbytes(),
         )
+        self._check_memory(lifted, real)
         vars(ghost).update(attributes_of(real))
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
@@ -373,12 +382,6 @@ def _never_written(gradients: Any, _: Any) -> Any:
     return tuple(None if g is None else g.clone(memory_format=torch.contiguous_format) for g in gradients)
 
 
-def _overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
-    (a_block, a_start), (b_block, b_start) = address(a), address(b)
-    a_end, b_end = a_start + Spec.of(a).num_bytes, b_start + Spec.of(b).num_bytes
-    return a_block == b_block and a_start < b_end and b_start < a_end
-
-
 def _is_known_type(tensor: torch.Tensor) -> bool:
     """Whether Python does with its ghost what it does with a tensor."""
     return type(tensor) is torch.Tensor or isinstance(tensor, (torch.nn.Parameter, FakeTensor))
@@ -389,12 +392,3 @@ def _end(tensor: torch.Tensor) -> int:
     if not tensor.numel():
         return 0
     return int(tensor.storage_offset()) * tensor.dtype.itemsize + Spec.of(tensor).num_bytes
-
-
-def _base_of(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor that autograd takes this one for a view of, if the two have one history."""
-    base = tensor._base
-    if base is None or (tensor.requires_grad and not base.requires_grad):
-        return tensor
-    has_its_own = tensor.requires_grad and tensor.is_leaf and not gets_no_gradient(tensor)
-    return tensor if has_its_own else base

@@ -55,6 +55,20 @@ def gets_gradient(tensor: torch.Tensor) -> bool:
     return tensor.requires_grad and not gets_no_gradient(tensor)
 
 
+def hidden_bases(group: list[torch.Tensor]) -> list[torch.Tensor]:
+    """The tensors that members of a group are views of, where they are lifted as such."""
+    return list(map(base_of, group)) if len(group) > 1 or any(map(gets_no_gradient, group)) else []
+
+
+def base_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor that autograd takes this one for a view of, if the two have one history."""
+    base = tensor._base
+    if base is None or (tensor.requires_grad and not base.requires_grad):
+        return tensor
+    has_its_own = tensor.requires_grad and tensor.is_leaf and not gets_no_gradient(tensor)
+    return tensor if has_its_own else base
+
+
 def leads_nowhere(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view of one made under `no_grad`: its history does not reach its base."""
     node = tensor.grad_fn

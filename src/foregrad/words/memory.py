@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -27,6 +27,29 @@ def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tenso
     for group in groups:
         group.sort(key=lambda t: order[id(t)])
     return sorted(groups, key=lambda group: order[id(group[0])])
+
+
+def groups_in_bases(
+    tensors: Sequence[torch.Tensor], bases_of: Callable[[list[torch.Tensor]], list[torch.Tensor]]
+) -> list[list[torch.Tensor]]:
+    """The same, where a group may need the tensors that its members are views of: what lies in their memory, beside the
+    members, belongs to the group too."""
+    given = {id(t) for t in tensors}
+    bases: dict[int, torch.Tensor] = {}
+    while True:
+        found = overlapping_groups([*tensors, *bases.values()])
+        groups = [[t for t in group if id(t) in given] for group in found]
+        needed = {id(b): b for group in groups for b in bases_of(group) if id(b) not in given}
+        if needed.keys() <= bases.keys():
+            return groups
+        bases |= needed
+
+
+def overlap(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether two tensors share bytes, or the range of one reaches into that of the other."""
+    (a_block, a_start), (b_block, b_start) = address(a), address(b)
+    a_end, b_end = a_start + Spec.of(a).num_bytes, b_start + Spec.of(b).num_bytes
+    return a_block == b_block and a_start < b_end and b_start < a_end
 
 
 def _with_empty_ones(groups: list[list[torch.Tensor]]) -> list[list[torch.Tensor]]:
