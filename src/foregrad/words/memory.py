@@ -38,7 +38,7 @@ def groups_in_bases(
     bases: dict[int, torch.Tensor] = {}
     while True:
         found = overlapping_groups([*tensors, *bases.values()])
-        groups = [[t for t in group if id(t) in given] for group in found]
+        groups = [own for group in found if (own := [t for t in group if id(t) in given])]
         needed = {id(b): b for group in groups for b in bases_of(group) if id(b) not in given}
         if needed.keys() <= bases.keys():
             return groups
