@@ -459,3 +459,28 @@ def test_a_foreign_dispatch_mode_sees_what_eager_would_show_it(wrap, is_captured
     with Log() as log:
         out = f(x)
     return log.ops, out
+
+
+def test_first_derivatives_of_several_layouts_and_then_the_second_ones():
+    """What a first derivative looked at was forgotten when another was recorded: the second one raised IndexError."""
+
+    def f(x, w):
+        y = (x @ w).clone()
+        y.view(-1).mul_(2.0)
+        return y.sin(), (w * w).sum()
+
+    def run(function):
+        x = torch.arange(4.0).view(2, 2).requires_grad_()
+        w = torch.arange(4.0).add(1).view(2, 2).requires_grad_()
+        y, total = function(x, w)
+        tangents = torch.ones(2, 2), torch.ones(2, 2).t().contiguous().t(), torch.ones(()).expand(2, 2)
+        first = [
+            torch.autograd.grad([y, total], [w], [tangent, torch.ones(())], create_graph=True)[0]
+            for tangent in tangents
+        ]
+        first.append(torch.autograd.grad(y, [w], tangents[2], create_graph=True)[0])
+        order = first[0], first[3], first[1], first[2]
+        return [g for one in order for g in torch.autograd.grad(one.square().sum(), [x, w], retain_graph=True)]
+
+    for expected, actual in zip(run(f), run(compiled(f)), strict=True):
+        assert torch.allclose(expected, actual)

@@ -57,7 +57,7 @@ def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:
         return one.what.startswith("gradient of ")  # eager has them
     if other.what == "second derivative" and WRITTEN in other.detail:
         return any("detach_()" in s.text for s in program.body)
-    if one.what == "second derivative" and MISSHAPEN in one.detail:
+    if one.what in ("second derivative", "gradients of arguments") and MISSHAPEN in one.detail:
         return True
     if one.what != other.what:
         return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,6 +10,7 @@ import torch
 
 from foregrad.errors import CaptureError
 from foregrad.record.blank import memory_of, new_ghost
+from foregrad.record.bumps import Bumps
 from foregrad.record.draws import Draws
 from foregrad.record.executed import Executed
 from foregrad.record.faces import SYMBOLS, unfaced
@@ -32,7 +33,7 @@ from foregrad.record.sets import SETS, check_history, check_shape
 from foregrad.record.sizes import Sizes
 from foregrad.record.sparse import sparse_result
 from foregrad.record.tensors import Tensors
-from foregrad.record.trace import Alias, Op, Storage, aliases_in
+from foregrad.record.trace import Alias, Op, Storage, aliases_in, recall
 from foregrad.record.values import Values
 from foregrad.record.wrapped_ops import op_on_wrapper, waited
 from foregrad.substrate import (
@@ -47,7 +48,6 @@ from foregrad.substrate import (
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
-    set_version,
     tree_leaves,
     tree_map_only,
     version_of,
@@ -77,7 +77,7 @@ class Recorder(Tensors, TorchDispatchMode):
         self.values = Values(self)
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
-        self._bumped: list[tuple[int, torch.Tensor, int]] = []  # by writes of a backward: op, tensor, version before
+        self._bumps = Bumps()
         self.module = ""
         self._origins = Origins(self._note_live)
         self.draws = Draws()
@@ -92,12 +92,16 @@ class Recorder(Tensors, TorchDispatchMode):
 
     def forget(self, start: int) -> None:
         """Let go of the ops from this one on."""
+        self._bumps.undo(self.ops, start)
         del self.ops[start:]
-        while self._bumped and self._bumped[-1][0] >= start:
-            _, tensor, version = self._bumped.pop()
-            set_version(tensor, version)
         for storage in self.storages:
             storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
+
+    def go_on_from(self, ops: Sequence[Op]) -> None:
+        """Have these ops of a backward again."""
+        self._bumps.redo(ops)
+        self.ops += ops
+        recall(ops)
 
     # -- the ops --------------------------------------------------------------------------------------
 
@@ -307,14 +311,13 @@ class Recorder(Tensors, TorchDispatchMode):
             return value
 
         outputs = register(result)
-        if func in SIZE_UNKNOWN or (
-            GIVES_SIZE_ON.get(func) and any(self.alias(t).storage in self.unsized for t in given)
-        ):
+        goes_on = GIVES_SIZE_ON.get(func) and any(self.alias(t).storage in self.unsized for t in given)
+        if func in SIZE_UNKNOWN or goes_on:
             self.unsized.update(alias.storage for alias in aliases_in(outputs))
         for alias in writes:
             alias.storage.num_writes += 1
             target = self.objects[alias.object]
-            self._bumped += [(index, target, version_of(target))] if self.phase else []
+            self._bumps.note(index, target, self.phase)
             self.check_not_shown(alias, self._where)
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, redraws=redraws)

@@ -267,11 +267,10 @@ class Recording:
         for ghost, _ in self.intercept.retained:
             ghost.grad = None  # of another run of the engine
         with no_dispatch_modes(), fakes(self.sizes):
+            needed = differentiable or (False,) * len(layouts)
             tangents = [
-                None
-                if stride is None
-                else self._tangent(source, stride, bool(differentiable and differentiable[place]))
-                for place, (source, stride) in enumerate(zip(sources, layouts, strict=True))
+                None if stride is None else self._tangent(source, stride, is_needed)
+                for source, stride, is_needed in zip(sources, layouts, needed, strict=True)
             ]
         self.recorder.phase = phase
         error: Exception | None = None
@@ -383,10 +382,10 @@ class Recording:
 
     def _rewind(self, earlier: Backward | None) -> int:
         """Forget what was recorded after the ops that the next backward follows."""
-        ops = self.recorder.ops
-        ops[:] = ops[: self.num_forward] if earlier is None else earlier.ops
-        self.recorder.forget(len(ops))
-        return len(ops)
+        self.recorder.forget(self.num_forward)
+        if earlier is not None:
+            self.recorder.go_on_from(earlier.ops[self.num_forward :])
+        return len(self.recorder.ops)
 
     def _tangent(self, source: torch.Tensor, stride: tuple[int, ...], is_differentiable: bool) -> Tangent:
         ghost = new_ghost(source.size(), thawed(stride), source.dtype, source.device)

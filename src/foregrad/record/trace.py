@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -123,6 +124,16 @@ def aliases_in(value: Any) -> list[Alias]:
     if isinstance(value, dict):
         return [a for v in value.values() for a in aliases_in(v)]
     return []
+
+
+def recall(ops: Sequence[Op]) -> None:
+    """Let storages know all that these ops look at: a backward that was recorded since has let go of some of it."""
+    looks: dict[Storage, dict[int, Alias]] = {}
+    for alias in aliases_in([(op.args, op.kwargs, op.outputs) for op in ops]):
+        looks.setdefault(alias.storage, {})[alias.index] = alias
+    for storage, found in looks.items():
+        found |= {alias.index: alias for alias in storage.aliases}
+        storage.aliases[:] = [found[index] for index in sorted(found)]
 
 
 def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geometry, int]:
