@@ -22,7 +22,7 @@ WRITES = {
 
 
 def outcome(function, make, slices):
-    """What the function did to the tensor, and the gradient that it gives."""
+    """What the function did to the tensor, and what it returned."""
     whole = make()
     try:
         result = function(*(whole[part] for part in slices))

@@ -28,7 +28,8 @@ from typing import Any
 
 import torch
 
-from tests.fuzz.known import EMPTY, PARTIAL, Entry, differs_in_zeros, is_known
+from tests.fuzz.entry import Entry
+from tests.fuzz.known import EMPTY, PARTIAL, differs_in_zeros, is_known
 from tests.fuzz.program import FuzzProgram, Scenario
 
 REFUSED = "refused: "
@@ -183,9 +184,7 @@ class Run:
     def write(self, call: Call, choose: random.Random) -> bool:
         """The caller writes in place to one result, which its aliases must see as in eager."""
         if self.program.has_data_alias:
-            return (
-                False  # eager's own backward would use the new value, or not, as it has saved one tensor or the other
-            )
+            return False  # whether eager's backward uses the new value depends on which of the two it has saved
         pool = call.outputs.values() if self.scenario.write == "output" else call.arguments
         targets = [t for t in pool if isinstance(t, torch.Tensor) and t.is_floating_point()]
         if not targets:

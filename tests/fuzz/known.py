@@ -16,11 +16,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from tests.fuzz.entry import Entry
 from tests.fuzz.program import FuzzProgram
 
 MISSHAPEN = "invalid gradient at index"
@@ -38,17 +38,6 @@ PARTIAL = ", not of all"
 EMPTY = ", with an input that has no elements"
 SEVERAL = "returns multiple views"
 WRITTEN = "modified by an inplace operation"
-
-
-@dataclass(frozen=True)
-class Entry:
-    """One observed fact; with a value it is a tensor that may be compared within a tolerance."""
-
-    what: str
-    fact: Any
-    value: torch.Tensor | None = None
-    exact: bool = True  # counts where the function is compiled: the graph of an eager one shows what is inside, too
-    detail: str = ""
 
 
 def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:

@@ -63,8 +63,8 @@ class _Stream:
 
     def refusal_after_data(self, where: str) -> CaptureError:
         return CaptureError(
-            f"{self.name} is led back to where it was, and an op that draws as many numbers as its data ask for has "
-            f"other data there than before, so what comes after it draws other numbers.\n{where}\n"
+            f"{self.name} is set back to an earlier state, and an op that samples by rejection (such as poisson) "
+            f"has other data than in the first run, so what comes after it draws other numbers.\n{where}\n"
             "Let it draw last, or outside."
         )
 
@@ -76,8 +76,8 @@ class Draws:
         self._places = itertools.count(secrets.randbits(62))
         self._drawn: dict[int, tuple[int, Any, int]] = {}  # place: the op, what it looks like, the place after it
         self._streams: dict[int, _Stream] = {}
-        self._unsure: set[int] = set()  # places after an op that may draw another number of times when it is repeated
-        self._may_differ = True  # whether what is repeated may have other data: it has the same in a backward
+        self._unsure: set[int] = set()  # states after a rejection sampler that ran again, perhaps on other data
+        self._may_differ = True  # whether ops that run again may have other data; in a backward they have the same
 
     @contextmanager
     def run(self, where: str, generators: Iterable[tuple[str, torch.Generator]]) -> Iterator[None]:

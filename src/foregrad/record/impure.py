@@ -24,7 +24,7 @@ def is_random(func: OpOverload) -> bool:
     return torch.Tag.nondeterministic_seeded in func.tags
 
 
-_TRY_AND_TRY_AGAIN = {"aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet"}
+_REJECTION_SAMPLERS = {"aten::poisson", "aten::binomial", "aten::_standard_gamma", "aten::_sample_dirichlet"}
 
 
 def draws(func: OpOverload, args: Any, kwargs: Any) -> bool:
@@ -39,8 +39,8 @@ def draws(func: OpOverload, args: Any, kwargs: Any) -> bool:
 
 
 def goes_by_data(func: OpOverload) -> bool:
-    """Whether it depends on data how many numbers an op draws: these draw until they find one that fits."""
-    return func.name().split(".")[0] in _TRY_AND_TRY_AGAIN
+    """Whether the number of random numbers that an op draws depends on its data, as in rejection sampling."""
+    return func.name().split(".")[0] in _REJECTION_SAMPLERS
 
 
 def effect_of(func: OpOverload) -> str | None:

@@ -100,7 +100,7 @@ def is_refused_late(func: OpOverload, args: Any, kwargs: Any) -> bool:
 
 
 def _may_not_fit(func: OpOverload, args: Any, kwargs: Any) -> bool:
-    """Whether an op that goes element by element may write another kind of number to its argument than that holds."""
+    """Whether type promotion may give a pointwise op a result that cannot be cast to the tensor which it writes."""
     is_such = torch.Tag.pointwise in func.tags or func.name().startswith("aten::_foreach_")
     if not (is_such and func._schema.is_mutable) or func is aten.copy_.default or not args:
         return False
@@ -109,7 +109,7 @@ def _may_not_fit(func: OpOverload, args: Any, kwargs: Any) -> bool:
 
 
 def _rank(value: Any) -> int:
-    """Of kinds of numbers: a value of one is not cast to one before it."""
+    """The category of a dtype or number: bool, integral, floating, complex. Nothing is cast to a lower one in place."""
     dtype = value.dtype if isinstance(value, torch.Tensor) else None
     if dtype is not None:
         return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1

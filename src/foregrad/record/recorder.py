@@ -98,7 +98,7 @@ class Recorder(Tensors, TorchDispatchMode):
             storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
 
     def go_on_from(self, ops: Sequence[Op]) -> None:
-        """Have these ops of a backward again."""
+        """Continue a recording after these ops of an earlier backward."""
         self._bumps.redo(ops)
         self.ops += ops
         recall(ops)

@@ -1,4 +1,4 @@
-"""Sets: `set_` gives a tensor the memory of another, which autograd does not follow."""
+"""Sets: `Tensor.set_`, by which a tensor takes the storage of another; autograd has no formula for it."""
 
 from __future__ import annotations
 

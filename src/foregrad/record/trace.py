@@ -127,7 +127,7 @@ def aliases_in(value: Any) -> list[Alias]:
 
 
 def recall(ops: Sequence[Op]) -> None:
-    """Let storages know all that these ops look at: a backward that was recorded since has let go of some of it."""
+    """Put the aliases of these ops back into their storages: recording another backward has removed some of them."""
     looks: dict[Storage, dict[int, Alias]] = {}
     for alias in aliases_in([(op.args, op.kwargs, op.outputs) for op in ops]):
         looks.setdefault(alias.storage, {})[alias.index] = alias

@@ -56,7 +56,7 @@ def gets_gradient(tensor: torch.Tensor) -> bool:
 
 
 def hidden_bases(group: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The tensors that members of a group are views of, where they are lifted as such."""
+    """The bases to lift along with a group of arguments: those of overlapping ones, and of views made under no_grad."""
     return list(map(base_of, group)) if len(group) > 1 or any(map(gets_no_gradient, group)) else []
 
 

@@ -32,8 +32,8 @@ def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tenso
 def groups_in_bases(
     tensors: Sequence[torch.Tensor], bases_of: Callable[[list[torch.Tensor]], list[torch.Tensor]]
 ) -> list[list[torch.Tensor]]:
-    """The same, where a group may need the tensors that its members are views of: what lies in their memory, beside the
-    members, belongs to the group too."""
+    """Overlapping groups, joined where a group is lifted with its bases: tensors in the memory of such a base belong to
+    the group, too, also if they overlap no other member."""
     given = {id(t) for t in tensors}
     bases: dict[int, torch.Tensor] = {}
     while True:
