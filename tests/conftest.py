@@ -1,16 +1,20 @@
 """One thread for torch in each test process: the processes run side by side, and sums keep one order.
 
 The backend is `eager`, which is bitwise; `FOREGRAD_BACKEND` names another. Nothing is found in this user's cache:
-tests of warm starts name a cache of their own.
+tests of warm starts name a cache of their own. Keys are made and trusted in a folder of
+each process.
 """
 
 import os
+import tempfile
 
 import pytest
 import torch
 
 os.environ.setdefault("FOREGRAD_BACKEND", "eager")
 os.environ.setdefault("FOREGRAD_CACHE", "off")
+KEYS = tempfile.TemporaryDirectory(prefix="foregrad-keys-")
+os.environ["FOREGRAD_CONFIG_DIR"] = KEYS.name
 torch.set_num_threads(1)
 
 

@@ -1,4 +1,4 @@
-"""The command line: `foregrad demo`, `foregrad doctor`, `foregrad show` and `foregrad cache`.
+"""The command line: `foregrad demo`, `foregrad doctor`, `foregrad show`, `foregrad cache`, `foregrad trust` and others.
 
 Each command imports what it needs, so that those which need no torch do not wait for it.
 """
@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from foregrad.cli_cache import cache
+from foregrad.cli_trust import sign, trust, verify
 from foregrad.entries import show as shown
 from foregrad.entries.trust import key_from_environment, key_from_file
 from foregrad.errors import CorruptArtifact
@@ -26,7 +27,8 @@ def main() -> None:
     """Ahead-of-time autograd for PyTorch."""
 
 
-main.add_command(cache)
+for command in (cache, trust, sign, verify):
+    main.add_command(command)
 
 
 @main.command()

@@ -202,7 +202,7 @@ class Compiled(WarmStarts):
         """Write the programs captured so far into a file, from which `fg.load` runs them in a new process.
 
         With `weights` the file also holds the parameters, buffers and optimizer state, so that no model code is needed.
-        `key` signs it.
+        It is signed by `key`, or by your own key, so that what you have saved yourself loads with its code.
         """
         from foregrad.keep.artifact import KeptCapture
         from foregrad.keep.artifact import save as save_artifact
@@ -212,7 +212,7 @@ class Compiled(WarmStarts):
         if any(made.edits for made in self.captures):
             raise CannotKeep(f"{self.name} changes lists or dicts that it is given, which a file cannot hold.")
         kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]
-        save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, signer=key)
+        save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, key=key)
 
     _kind = "function"
     _python = "warn"  # what the function does in Python and its program does not

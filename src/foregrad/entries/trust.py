@@ -131,6 +131,11 @@ class Trust:
 
     keys: tuple[Key, ...]
 
+    def knows(self, signature: Signature | None) -> bool:
+        """Whether a file says that one of the keys has signed it; `check` finds out whether that is so."""
+        names = {(key.algorithm, key.key_id) for key in self.keys}
+        return signature is not None and (signature.algorithm, signature.key_id) in names
+
     def check(self, where: str, signature: Signature | None, message: bytes) -> None:
         """Raise unless one of the keys has signed the message."""
         if signature is None:

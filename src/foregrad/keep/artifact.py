@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
-from foregrad.entries.container import Entry, unpack, write
-from foregrad.errors import StaleArtifact
+from foregrad.entries.container import Entry, read_header, unpack, write
+from foregrad.entries.trust import Trust
+from foregrad.errors import StaleArtifact, UntrustedArtifact
 from foregrad.keep.calls import for_artifact, keep_calls, restorer_of, with_these_threads
+from foregrad.keep.keyring import as_trust, labelled, signer
 from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
 from foregrad.keep.places import Places
@@ -30,7 +32,8 @@ from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
-    from foregrad.entries.trust import Signer, Trust
+    from foregrad.backends.backend import Backend
+    from foregrad.entries.trust import Key, Signer
     from foregrad.program.program import Program
     from foregrad.runtime.halves import CompiledStage
 
@@ -56,9 +59,9 @@ def save(
     state: tuple[Any, ...],
     *,
     weights: bool = True,
-    signer: Signer | None = None,
+    key: Signer | None = None,
 ) -> None:
-    """Write captured programs, and the state that they run on, into a file."""
+    """Write captured programs, and the state that they run on, into a file, signed by `key` or by this user's own."""
     from foregrad.keep.one_library import one_library
 
     for capture in captures:
@@ -87,22 +90,37 @@ def save(
         "state": held.layout,
         "weights": weights,
     }
-    write(path, header, {**kept.blobs, _TENSORS: tensors_to_bytes(held.tensors if weights else {})}, signer=signer)
+    write(
+        path,
+        header,
+        {**kept.blobs, _TENSORS: tensors_to_bytes(held.tensors if weights else {})},
+        signer=key or signer(),
+    )
 
 
-def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust | None = None) -> Loaded:
-    """A saved function, module or step, ready to run: nothing is traced or compiled.
+def load(
+    path: str | Path,
+    state: tuple[Any, ...] | Any = None,
+    *,
+    trust: Key | Sequence[Key] | Trust | None = None,
+    backend: str | Backend | None = None,
+) -> Loaded:
+    """A saved function, module or step, ready to run.
 
     `state` are the modules, optimizers and tensors that it is to work on, as they were given when it was made; they
     must have the names, shapes and dtypes that they had. Without it the tensors in the file are used, and no code of
     the model is needed.
 
-    A file holds compiled code: load what you trust. With `trust` it must be signed by a key that you name.
+    Code in a file is used if it is signed by a key that you trust: your own, which signs what you save, or one that
+    `foregrad trust add` was told. Nothing is traced or compiled then. Of any other file only data is used: the graphs
+    are compiled here, with `backend`, and none of its code runs. With `trust` a file must be signed by one of these
+    keys, and is refused otherwise. `.how` of what is returned says which of the two happened.
     """
-    entry = unpack(Path(path), trust=trust)
+    accepted, how = _accepted(Path(path), trust)
+    entry = unpack(Path(path), trust=accepted)
     with as_described(f"what {path} holds"), no_garbage_collection():
         about = entry.about
-        different = missing(about["needs"])
+        different = missing(about["needs"], with_code=accepted is not None)
         if state is None and not about["weights"]:
             different.append("it was saved without the weights, so it needs `state`")
         if state is not None:
@@ -112,23 +130,54 @@ def load(path: str | Path, state: tuple[Any, ...] | Any = None, *, trust: Trust 
             raise StaleArtifact(
                 f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
             )
+        chosen = _backend(backend) if accepted is None else None
         if state is not None:
-            return _loaded(entry, state, path, is_bare=False)
+            return _loaded(entry, state, path, how, chosen, is_bare=False)
         with entry.taken(_TENSORS) as data:
-            return _loaded(entry, stand_ins(about["state"], tensors_from_bytes(data)), path, is_bare=True)
+            state = stand_ins(about["state"], tensors_from_bytes(data))
+            return _loaded(entry, state, path, how, chosen, is_bare=True)
 
 
-def _loaded(entry: Entry, state: tuple[Any, ...], path: str | Path, *, is_bare: bool) -> Loaded:
-    restore = restorer_of(entry.blob, Places(state, None))
+def _accepted(path: Path, trust: Any) -> tuple[Trust | None, str]:
+    """The keys one of which must have signed a file whose code is used, None if its code is not; and why."""
+    if trust is not None:
+        return as_trust(trust), "the code in the file, signed by a key of trust="
+    signature = read_header(path).signature
+    if signature is None:
+        return None, "built here from the data in the file, which nobody has signed"
+    known = [(label, Trust((key,))) for label, key in labelled()]
+    label, accepted = next(((name, one) for name, one in known if one.knows(signature)), ("", None))
+    if accepted is None:
+        return (
+            None,
+            f"built here from the data in the file, which is signed by {signature}, a key that you do not trust",
+        )
+    return accepted, f"the code in the file, signed by {label}"
+
+
+def _backend(given: str | Backend | None) -> Backend:
+    from foregrad.backends.choose import choose
+
+    return choose(given)
+
+
+def _loaded(
+    entry: Entry, state: tuple[Any, ...], path: str | Path, how: str, backend: Backend | None, *, is_bare: bool
+) -> Loaded:
+    restore = restorer_of(entry.blob, Places(state, None), backend=backend)
     for one in state:
         if isinstance(one, Optimizer):
             tell_it_steps(one)
     roots = [capture["bare" if is_bare else "call"] for capture in entry.about["captures"]]
-    return Loaded(entry.about, [partial(_made, restore, root) for root in roots], state, str(path), is_bare)
+    makers = [partial(_made, restore, root, str(path), how) for root in roots]
+    return Loaded(entry.about, makers, state, str(path), how, is_bare)
 
 
-def _made(restore: Callable[[Any], Callable[..., Any]], root: Any) -> Callable[..., Any]:
-    return with_these_threads(restore(root))
+def _made(restore: Callable[[Any], Callable[..., Any]], root: Any, path: str, how: str) -> Callable[..., Any]:
+    try:
+        return with_these_threads(restore(root))
+    except UntrustedArtifact as error:
+        raise UntrustedArtifact(f"{path} would be {how}, but {error}") from None
 
 
 def signature_of(program: Program) -> dict[str, Any]:

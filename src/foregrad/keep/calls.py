@@ -17,6 +17,7 @@ from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.generated import generated_of
 
 if TYPE_CHECKING:
+    from foregrad.backends.backend import Backend
     from foregrad.runtime.halves import CompiledStage
 
 OBJECTS = "objects.json"
@@ -40,9 +41,13 @@ def keep_calls(calls: list[Callable[..., Any]], places: Places, *, needs_code: b
 
 
 def restorer_of(
-    read: Callable[[str], Bytes], places: Places, record: Callable[[], CompiledStage] | None = None
+    read: Callable[[str], Bytes],
+    places: Places,
+    record: Callable[[], CompiledStage] | None = None,
+    backend: Backend | None = None,
 ) -> Callable[[Any], Any]:
-    """What makes the calls of an entry; `read` gives the contents of its blobs."""
+    """What makes the calls of an entry; `read` gives the contents of its blobs. With a `backend` none of its code is
+    used: its graphs are compiled with it."""
 
     def unpack(name: str, beside: Mapping[str, str]) -> Any:
         path = code_file(name, read)
@@ -51,7 +56,13 @@ def restorer_of(
         return path
 
     with as_described("a call"), no_garbage_collection():
-        restorer = Restorer(json.loads(bytes(read(OBJECTS))), read, places, unpack, record)
+        table = json.loads(bytes(read(OBJECTS)))
+        if backend is None:
+            restorer = Restorer(table, read, places, unpack, record)
+        else:
+            from foregrad.keep.data_only import DataOnly
+
+            restorer = DataOnly(table, read, places, backend)
 
     def restore(root: Any) -> Any:
         with as_described("a call"), no_garbage_collection():

@@ -39,7 +39,7 @@ def graph_from_json(data: Any, other: Callable[[Any], Any]) -> fx.GraphModule:
     for op, name, target, args, kwargs, meta in data["nodes"]:
         found = other(target) if op == "call_function" else target
         node = graph.create_node(op, found, from_json(args, argument), from_json(kwargs, argument), name)
-        node.meta.update({key: other(value) for key, value in meta.items()})
+        node.meta.update({key: other(meta[key]) for key in _META if key in meta})
         nodes[name] = node
     constants = {name: other(value) for name, value in data["constants"].items()}
     return lazy_graph_module(constants, graph, "Graph")

@@ -43,6 +43,7 @@ class Loaded:
         makers: Sequence[Callable[[], Callable[..., Any]]],
         state: tuple[Any, ...],
         source: str,
+        how: str,
         is_bare: bool,
     ) -> None:
         self.name: str = about["name"]
@@ -51,6 +52,7 @@ class Loaded:
         self.about = about
         self.state = state
         self.source = source  # the file
+        self.how = how  # whether its code is used, or it was built from data alone, and why
         self.is_bare = is_bare  # whether its state is that in the file
         self._left = list(makers)
         self._calls: tuple[Callable[..., Any], ...] = ()  # of the last captures, the latest first
@@ -96,7 +98,7 @@ class Loaded:
         return f"{what}\nCall it as it was called before it was saved, or save it again after such a call."
 
     def __repr__(self) -> str:
-        return f"<Loaded {self.kind} {self.name}: {len(self.captures)} programs>"
+        return f"<Loaded {self.kind} {self.name}: {len(self.captures)} programs, {self.how}>"
 
 
 _MISS = re.compile(r"^( *)if (.*?): return MISS(?:  # (.*))?$", re.MULTILINE)

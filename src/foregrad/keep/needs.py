@@ -24,12 +24,13 @@ def needs(*, has_code: bool) -> dict[str, str]:
     return found
 
 
-def missing(needed: dict[str, str]) -> list[str]:
-    """What is needed and is not here, one line each."""
+def missing(needed: dict[str, str], *, with_code: bool = True) -> list[str]:
+    """What is needed and is not here, one line each; without its code it needs the ops of this torch alone."""
     here = needs(has_code=True)
+    asked = needed if with_code else {name: needed[name] for name in needs(has_code=False) if name in needed}
     return [
         f"it needs {name} {value}, and here is {here.get(name, 'none')}"
-        for name, value in needed.items()
+        for name, value in asked.items()
         if not _is_enough(name, value, here.get(name, ""))
     ]
 

@@ -1,0 +1,126 @@
+"""The command line of trust: `foregrad trust`, `foregrad sign` and `foregrad verify`. No torch is imported."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from foregrad.entries.container import unpack, write
+from foregrad.entries.show import printable
+from foregrad.entries.trust import PublicKey, SecretKey, Signature, Trust, key_from_file
+from foregrad.errors import CorruptArtifact, UntrustedArtifact
+from foregrad.keep import keyring
+from foregrad.store.private import create
+
+_FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+@click.group()
+def trust() -> None:
+    """Say whose signed files may run code here."""
+
+
+@trust.command("ls")
+def list_keys() -> None:
+    """List the keys that are trusted."""
+    table = Table(box=None, pad_edge=False)
+    for column in ("name", "algorithm", "key id"):
+        table.add_column(column)
+    for label, key in keyring.labelled():
+        table.add_row(Text(label), key.algorithm, key.key_id.hex()[:16])
+    Console().print(table)
+
+
+@trust.command()
+@click.argument("name")
+@click.argument("key", type=_FILE)
+def add(name: str, key: Path) -> None:
+    """Trust the KEY in a file, under a NAME: what it has signed may run code here."""
+    try:
+        path = keyring.add(name, key.read_text(encoding="utf-8", errors="replace"))
+    except FileExistsError:
+        raise click.ClickException(f"there is a key {name} already: foregrad trust rm {name}") from None
+    except (OSError, ValueError, ImportError) as error:
+        raise click.ClickException(printable(str(error))) from None
+    click.echo(f"{name} is trusted: {path}")
+
+
+@trust.command("rm")
+@click.argument("name")
+def remove(name: str) -> None:
+    """Trust the key of a NAME no longer. Files that only it has signed are loaded as data from then on."""
+    try:
+        keyring.remove(name)
+    except FileNotFoundError:
+        raise click.ClickException(f"there is no key {printable(name)}; see foregrad trust ls") from None
+    except (OSError, ValueError) as error:
+        raise click.ClickException(printable(str(error))) from None
+    click.echo(f"{name} is not trusted any more")
+
+
+@trust.command()
+@click.argument("path", type=click.Path(path_type=Path))
+def make(path: Path) -> None:
+    """Make a key that signs, in the file PATH, and the key that others trust beside it, in PATH.pub."""
+    try:
+        secret = SecretKey(secrets.token_bytes(32))
+        for file, text in ((path, f"ed25519-secret:{secret.secret.hex()}"), (_public(path), _line(secret.public))):
+            with os.fdopen(create(file, is_private=True), "w") as opened:
+                opened.write(f"{text}\n")
+    except (OSError, ImportError) as error:
+        raise click.ClickException(str(error)) from None
+    click.echo(f"{path} signs: keep it to yourself (foregrad sign --key {path})")
+    click.echo(f"{_public(path)} is for those who trust you (foregrad trust add NAME {_public(path)})")
+
+
+@click.command()
+@click.argument("file", type=_FILE)
+@click.option("--key", type=_FILE, help="A file with the key that signs; else your own.")
+def sign(file: Path, key: Path | None) -> None:
+    """Sign a .fg FILE: you say with that that its code may run where your key is trusted."""
+    try:
+        signer = key_from_file(key) if key else keyring.signer()
+        if signer is None or isinstance(signer, PublicKey):
+            raise ValueError(
+                "this key cannot sign; it is the public half of one" if signer else "there is no key to sign with"
+            )
+        entry = unpack(file)
+        write(file, entry.about, {name: entry.blob(name) for name in entry.names}, signer=signer)
+    except (CorruptArtifact, OSError, ValueError, ImportError) as error:
+        raise click.ClickException(printable(str(error))) from None
+    click.echo(f"{file} is signed by {signer.algorithm} key {signer.key_id.hex()[:16]}")
+
+
+@click.command()
+@click.argument("file", type=_FILE)
+@click.option("--key", type=_FILE, help="A file with the key that must have signed it; else those that are trusted.")
+def verify(file: Path, key: Path | None) -> None:
+    """Say whether a .fg FILE is intact, who signed it, and whether its code would run here. Fails if it is damaged, or
+    is not signed by a key that is trusted."""
+    try:
+        accepted = Trust((key_from_file(key),)) if key else keyring.trusted()
+        entry = unpack(file, trust=accepted)
+        for name in entry.names:
+            entry.check(name)
+    except (CorruptArtifact, UntrustedArtifact, OSError, ValueError, ImportError) as error:
+        raise click.ClickException(printable(str(error))) from None
+    click.echo(f"{file} is intact, and signed by {_who(entry.header.signature)}: its code runs here")
+
+
+def _who(signature: Signature | None) -> str:
+    labels = [label for label, key in keyring.labelled() if Trust((key,)).knows(signature)]
+    return labels[0] if labels else str(signature)
+
+
+def _public(path: Path) -> Path:
+    return path.with_name(f"{path.name}.pub")
+
+
+def _line(key: PublicKey) -> str:
+    return f"ed25519-public:{key.public.hex()}"
