@@ -13,6 +13,7 @@ import pytest
 import sympy  # noqa: F401  sets a filter of warnings when it is first imported
 import torch
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn import functional as F
 from torch.utils.checkpoint import _CachedTorchDispatchMode, checkpoint
 
@@ -421,3 +422,32 @@ def test_an_interrupt_at_any_line_leaves_the_process_as_it_was():
         assert_as_it_was(before)
         assert not held._lock._is_owned(), "other threads would wait for ever"
     assert number > 100
+
+
+def test_a_trace_of_torchs_own_in_another_thread_is_no_change():
+    """While torch traces, methods of `nn.Module` are replaced for all threads, as when Inductor lowers a graph."""
+    model, x = nn.Sequential(nn.Linear(3, 3), nn.ReLU()), torch.ones(2, 3)
+    function = compiled(model)
+    expected = function(x)
+    traces, ends = threading.Event(), threading.Event()
+
+    def traced(y):
+        traces.set()
+        ends.wait()
+        return y + 1
+
+    thread = threading.Thread(target=lambda: make_fx(traced)(torch.ones(2)))
+    original = nn.Module.__getattr__
+    thread.start()
+    try:
+        traces.wait()
+        assert nn.Module.__getattr__ is not original
+        assert torch.equal(function(x), expected)
+        assert len(function.captures) == 1
+        again = compiled(nn.Sequential(nn.Linear(3, 3), nn.ReLU()))
+        again(x)
+    finally:
+        ends.set()
+        thread.join()
+    again(x)
+    assert len(again.captures) == 1

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import Any
 
 import numpy
 import torch
+from torch import fx
 
 from foregrad.runtime.reasons import text_of
 
@@ -335,10 +336,16 @@ NOT_READ = frozenset(
 
 
 def original_of(value: Any) -> Any:
-    """What a function stands in for while some thread records."""
-    while type(value) is FunctionType and vars(value).get("stands_in"):
+    """What a function stands in for while some thread records, or traces by torch's own means."""
+    while type(value) is FunctionType and (vars(value).get("stands_in") or value.__code__ in _OF_FX):
         value = vars(value)["__wrapped__"]
     return value
+
+
+#: Methods of `nn.Module` while `torch.fx` traces in some thread.
+_OF_FX = {
+    code for code in fx.Tracer.trace.__code__.co_consts if isinstance(code, CodeType) and "wrapper" in code.co_name
+}
 
 
 def read_field(getter: Callable[[Any], Any], value: Any) -> Any:
