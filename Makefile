@@ -75,6 +75,7 @@ conformance: $(STAMP)
 	$(PY) -m tests.conformance all --dynamic
 	$(PY) -m tests.fuzz --count 8000
 	$(PY) -m tests.keep.fuzz --count 50000
+	$(PY) -m tests.attacks --count 100000 --jobs $(WORKERS)
 	$(PY) -m tests.keep.stale --alone
 	$(PY) -m tests.keep.stale --count 2000
 	$(PY) -m tests.keep.share

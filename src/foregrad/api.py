@@ -10,7 +10,7 @@ import torch
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
-from foregrad.choice import Choice, checked, for_backend, refuse_keywords
+from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.compile import Compiled
 from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
@@ -51,7 +51,7 @@ def compile(  # noqa: A001  the public name is fg.compile
     refuse_keywords("fg.compile", others)
     chosen = choose(backend, rng=rng, regions=regions)
     varies = for_backend(checked(dynamic), chosen)
-    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
+    way = Way(chosen, (*checked_passes(passes), *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
     if isinstance(target, torch.nn.Module):
         return compile_module(target, way)
     if not callable(target):

@@ -103,6 +103,10 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
     their parameters get their paths as names.
     """
     __tracebackhide__ = True  # pytest leaves this frame out
+    if not isinstance(state, tuple):
+        raise TypeError(
+            f"state is a tuple of modules, tensors and optimizers that the function uses, not {state!r:.80}"
+        )
     try:
         captured = capture_call(target, args, kwargs, state=state)
     except Exception as error:  # noqa: BLE001  # it is raised again

@@ -25,6 +25,14 @@ def checked(dynamic: Any) -> Choice:
     return dims
 
 
+def checked_passes(passes: Any) -> tuple[Any, ...]:
+    """Passes that a user has given, if they are functions."""
+    found = tuple(passes) if isinstance(passes, (list, tuple)) else None
+    if found is None or not all(map(callable, found)):
+        raise TypeError(f"passes is a list of functions from a program to a program, not {passes!r:.80}")
+    return found
+
+
 #: Keywords of torch.compile, and what there is here in place of each.
 _OF_TORCH = {
     "fullgraph": "leave it out: a function is captured as a whole, or refused with the line that is in the way",

@@ -22,7 +22,8 @@ from rich.text import Text
 from foregrad.entries.show import printable, size_text
 from foregrad.entries.trust import key_from_file
 from foregrad.keep.catalog import Comparison, Kept, by_prefix, catalog, compare, nearest_to, newest_call
-from foregrad.store.cache import Cache, Copied, Counts, default_folder, named_place
+from foregrad.store.cache import Cache, Copied, Counts, default_folder
+from foregrad.store.given import named_place
 
 #: Of a key, as much as is shown; keys can be given by any beginning that only one has.
 _SHOWN_DIGITS = 12

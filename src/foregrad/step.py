@@ -14,7 +14,7 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
 from foregrad.captures import Capture
-from foregrad.choice import Choice, checked, for_backend, refuse_keywords
+from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.compile import Compiled
 from foregrad.errors import CaptureError, CreatesState
 from foregrad.keep.lookup import Lookup
@@ -69,7 +69,7 @@ def step(
         _check(one)
     chosen = choose(backend, rng=rng, regions=regions)
     varies = for_backend(checked(dynamic), chosen)
-    way = Way(chosen, (*passes, *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
+    way = Way(chosen, (*checked_passes(passes), *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
     return lambda function: Step(function, way, state, python)
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 import json
 import os
+import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -131,9 +133,15 @@ def _taken_apart(compiled: Any, call: Callable[[Any], Any]) -> Saved:
 
 _seen: list[str] | None = None
 _FORBIDDEN = (
-    "marshal.loads", "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "ctypes.dlopen",
+    "os.system", "os.exec", "os.fork", "os.posix_spawn", "subprocess.Popen", "ctypes.dlopen",
     "ctypes.dlsym", "pickle.find_class", "socket.connect", "os.remove", "os.rename", "shutil.rmtree",
 )  # fmt: skip
+
+
+_IMPORTED = {*sys.stdlib_module_names, "foregrad", "numpy", "rich", "safetensors", "sympy", "torch"} - {
+    "os",
+    "subprocess",
+}
 
 
 def _hook(event: str, args: tuple[Any, ...]) -> None:
@@ -141,6 +149,12 @@ def _hook(event: str, args: tuple[Any, ...]) -> None:
         return
     if event.startswith(_FORBIDDEN):
         _seen.append(f"{event} {str(args)[:100]}")
+    elif (
+        event == "marshal.loads" and sys._getframe(1).f_code.co_name != "_compile_bytecode"
+    ):  # of Python's own importer
+        _seen.append(event)
+    elif event == "import" and args[0].partition(".")[0] not in _IMPORTED:
+        _seen.append(f"import {args[0]}")
     elif event == "open" and isinstance(args[1], str) and set(args[1]) & set("wax+"):
         _seen.append(f"open {str(args)[:100]}")
     elif event == "exec":
@@ -166,30 +180,70 @@ def _prepare() -> None:
     """Import what loading needs, which reads code of our own."""
     with tempfile.TemporaryDirectory() as folder:
         for saved in (step(), module()):
-            assert _became(saved, saved.write(Path(folder) / "fine.fg")) == "runs"
+            loaded, _ = _loaded(saved.write(Path(folder) / "fine.fg"))
+            assert _called(saved, loaded) == "runs"
             with suppress(fg.ForegradError):
                 fg.load(saved.write(Path(folder) / "fine.fg", SharedKey(b"p" * 32)), trust=SharedKey(b"q" * 32))
     sys.addaudithook(_hook)
 
 
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a file in a word, and what it took to load it: seconds of the processor, and bytes."""
+
+    became: str
+    seconds: float
+    memory: int
+
+
 def attempt(saved: Saved, path: Path, signer: Signer | None = None) -> str:
-    """Load a file, print it, run it; what became of it in a word. It does nothing that only code would do, and until it
-    is called errors are of our own kind."""
+    """Load a file, print it, run it; what became of it in a word."""
+    return outcome(saved, path, signer).became
+
+
+def outcome(saved: Saved, path: Path, signer: Signer | None = None) -> Outcome:
+    """Load a file, print it, run it. It does nothing that only code would do, and until it is called errors are of our
+    own kind."""
     saved.write(path, signer)
+    Path("/proc/self/clear_refs").write_text("5")  # forget the most memory so far
+    memory, begin = _memory("VmRSS"), time.process_time()
     with watched() as seen:
-        became = _became(saved, path)
+        loaded, became = _loaded(path)
+        seconds, most = time.process_time() - begin, _memory("VmHWM") - memory
+        if loaded is not None:
+            became = _called(saved, loaded)
     assert not seen, seen
-    return became
+    return Outcome(became, seconds, most)
 
 
-def _became(saved: Saved, path: Path) -> str:
+def _loaded(path: Path) -> tuple[Any, str]:
     try:
         loaded = fg.load(path, backend="eager")
         repr(loaded), str(loaded.captures)
     except fg.ForegradError as error:
-        return type(error).__name__
+        return None, type(error).__name__
+    return loaded, "loaded"
+
+
+def _called(saved: Saved, loaded: Any) -> str:
+    """What a program computes is its own matter, and how long: it is stopped after a while."""
+    before = signal.signal(signal.SIGALRM, _stop)
+    signal.alarm(20)
     try:
         saved.call(loaded)
-    except Exception:  # what a program computes is its own matter
+    except Exception:
         return "loaded, and fails"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
     return "runs"
+
+
+def _stop(*_: Any) -> None:
+    raise TimeoutError
+
+
+def _memory(name: str) -> int:
+    """Memory of this process: now (`VmRSS`), or the most since that was forgotten (`VmHWM`)."""
+    line = next(one for one in Path("/proc/self/status").read_text().splitlines() if one.startswith(name))
+    return int(line.split()[1]) * 1024

@@ -45,7 +45,7 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
         raise ValueError(f'regions is "auto" or "off", not {regions!r}')
     if callable(backend):
         return backend
-    name = backend or os.environ.get("FOREGRAD_BACKEND") or "inductor"
+    name = backend if backend is not None else os.environ.get("FOREGRAD_BACKEND") or "inductor"
     if name not in NAMES:
         raise ValueError(f"there is no backend {name!r}; there are {', '.join(NAMES)}, or a function of your own")
     if name != "eager" and compiler() is None:

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 from torch.optim import Optimizer
 
 from foregrad.entries.container import Entry, read_header, unpack, write
-from foregrad.entries.trust import Trust
-from foregrad.errors import StaleArtifact, UntrustedArtifact
+from foregrad.entries.trust import SecretKey, SharedKey, Trust
+from foregrad.errors import CannotKeep, StaleArtifact, UntrustedArtifact
 from foregrad.keep.calls import for_artifact, keep_calls, restorer_of, with_these_threads
 from foregrad.keep.keyring import as_trust, labelled, signer
 from foregrad.keep.loaded import Loaded
@@ -27,6 +27,7 @@ from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
 from foregrad.keep.state import keep_state, mismatches, stand_ins
 from foregrad.keep.tensors import tensors_from_bytes, tensors_to_bytes
+from foregrad.store.given import check_flag
 from foregrad.substrate import tell_it_steps
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.progress import Timings
@@ -64,6 +65,9 @@ def save(
     """Write captured programs, and the state that they run on, into a file, signed by `key` or by this user's own."""
     from foregrad.keep.one_library import one_library
 
+    check_flag("weights", weights)
+    if key is not None and not isinstance(key, (SharedKey, SecretKey)):
+        raise TypeError(f"key is a SharedKey or a SecretKey of foregrad.entries.trust, which can sign, not {key!r:.80}")
     for capture in captures:
         capture.stage.has_backward()
     calls = [for_artifact(capture.call, is_bare=bare) for bare in (False, True) for capture in captures]
@@ -90,12 +94,21 @@ def save(
         "state": held.layout,
         "weights": weights,
     }
-    write(
-        path,
-        header,
-        {**kept.blobs, _TENSORS: tensors_to_bytes(held.tensors if weights else {})},
-        signer=key or signer(),
-    )
+    blobs = {**kept.blobs, _TENSORS: tensors_to_bytes(held.tensors if weights else {})}
+    _write(path, header, blobs, signer() if key is None else key)
+
+
+def _write(path: Path, header: dict[str, Any], blobs: dict[str, bytes], key: Signer | None) -> None:
+    if path.exists() and not path.is_file():
+        raise CannotKeep(
+            f"{path} is a folder, a pipe or a device, which a file cannot take the place of: name another path"
+        )
+    try:
+        write(path, header, blobs, signer=key)
+    except OSError as error:
+        raise CannotKeep(
+            f"{path} cannot be written: {error.strerror or error}. What was there before, if anything, is as it was."
+        ) from error
 
 
 def load(
@@ -116,6 +129,7 @@ def load(
     are compiled here, with `backend`, and none of its code runs. With `trust` a file must be signed by one of these
     keys, and is refused otherwise. `.how` of what is returned says which of the two happened.
     """
+    chosen = _backend(backend) if backend is not None else None
     accepted, how = _accepted(Path(path), trust)
     entry = unpack(Path(path), trust=accepted)
     with as_described(f"what {path} holds"), no_garbage_collection():
@@ -130,7 +144,7 @@ def load(
             raise StaleArtifact(
                 f"{path} does not fit:\n  " + "\n  ".join(different) + "\nSave it again from where it was made."
             )
-        chosen = _backend(backend) if accepted is None else None
+        chosen = None if accepted is not None else chosen or _backend(None)
         if state is not None:
             return _loaded(entry, state, path, how, chosen, is_bare=False)
         with entry.taken(_TENSORS) as data:

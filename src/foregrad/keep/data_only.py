@@ -7,6 +7,7 @@ written anew, and everything that they call is made by the closed lists of `allo
 from __future__ import annotations
 
 import builtins
+import json
 import math
 import re
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from foregrad.keep.graphs import graph_from_json
 from foregrad.keep.kinds import class_of
 from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer
+from foregrad.substrate import global_state
 from foregrad.substrate_keep import plain_tree_spec_from_text
 from foregrad.words.generated import Generated
 
@@ -82,6 +84,8 @@ class DataOnly(Restorer):
         made = {_word(part): self(value) for part, value in parts.items()}
         if kind == "AutogradFunction":
             _word(made["name"])
+        if kind == "SameState" and not _alike(json.loads(made["state"]), json.loads(global_state())):
+            raise CorruptArtifact("the modes of torch that a call relies on are not those that there are")
         make = class_of(kind)
         assert make is not None
         return make(**made)
@@ -157,6 +161,17 @@ def _texts(value: Any) -> Any:
     elif isinstance(value, (list, tuple)):
         for one in value:
             yield from _texts(one)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Whether two pieces of JSON have the same form: where it is another, torch ends the process."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if type(one) is int and type(other) is int:
+        return 0 <= one < 1 << 16
+    return type(one) is type(other)
 
 
 def _word(name: Any) -> str:

@@ -27,7 +27,8 @@ from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
-from foregrad.store.cache import Cache, default_cache, named_place
+from foregrad.store.cache import Cache, default_cache
+from foregrad.store.given import check_place, named_place
 from foregrad.store.layer import Miss
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Part, Timings, log, part
@@ -64,9 +65,12 @@ def cache_for(given: bool | str | os.PathLike[str] | Cache | None, backend: Back
         if named and named != "off":
             return _cache_at(named)
         return default_cache() if compiles(backend) and named != "off" else None
-    if not given:
+    if given is False or given is None:
         return None
-    return given if isinstance(given, Cache) else _cache_at(os.fspath(given))
+    if isinstance(given, Cache):
+        return given
+    check_place(given)
+    return _cache_at(os.fspath(given))
 
 
 @cache

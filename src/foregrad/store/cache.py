@@ -20,9 +20,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import unquote, urlsplit
 
+from foregrad.store import given
 from foregrad.store.folder import Folder
 from foregrad.store.guarded import Guarded
 from foregrad.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
@@ -102,8 +103,12 @@ class Cache:
         readonly: bool = False,
         verify_every: int | None = None,
     ) -> None:
-        if verify_every is not None and verify_every < 1:
-            raise ValueError(f"verify_every is 1 or more, not {verify_every}")
+        for name, limit in (("max_bytes", max_bytes), ("max_entry_bytes", max_entry_bytes)):
+            given.check_number(name, limit)
+        if verify_every is not None:
+            given.check_number("verify_every", verify_every)
+        given.check_flag("readonly", readonly)
+        given.check_key(key)
         self.verify_every = verify_every or named_rate()
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
@@ -111,10 +116,12 @@ class Cache:
         self._lock = threading.Lock()
         if place is None:
             place = default_folder()
-        for part in [place] if isinstance(place, str | os.PathLike) else place:
+        parts: Sequence[Any] = place if isinstance(place, (list, tuple)) else [place]
+        for part in parts:
             if isinstance(part, Cache):
                 self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
             else:
+                given.check_place(part)
                 self._layers.append(_layer(part, key, max_bytes, max_entry_bytes, readonly))
 
     def __repr__(self) -> str:
@@ -216,6 +223,7 @@ class Cache:
 
     def push(self, other: Cache) -> Copied:
         """Copy to another cache what it does not have."""
+        _check_cache("push", other)
         there = {entry.key for entry in other.entries()}
         copied, failed = [], {}
         for entry in self.entries():
@@ -231,6 +239,7 @@ class Cache:
 
     def pull(self, other: Cache) -> Copied:
         """Copy from another cache what this one does not have."""
+        _check_cache("pull", other)
         return other.push(self)
 
     def _look(self, key: str) -> Hit | Miss:
@@ -273,11 +282,6 @@ class Cache:
 def default_folder() -> Path:
     """Where compiled programs are kept if nobody says otherwise."""
     return cache_folder() / "programs"
-
-
-def named_place() -> str | None:
-    """What `FOREGRAD_CACHE` says: a path or URL to use for this user's cache, or `off`."""
-    return os.environ.get("FOREGRAD_CACHE") or None
 
 
 def named_rate() -> int | None:
@@ -351,6 +355,13 @@ def _signer(key: GivenKey) -> Key | None:
         case bytes():
             return SharedKey(key)
     return key
+
+
+def _check_cache(name: str, other: Any) -> None:
+    if not isinstance(other, Cache):
+        raise TypeError(
+            f"{name} takes another cache, such as fg.Cache({str(other)!r:.80}), not a {type(other).__name__}"
+        )
 
 
 def _counts(found: Counter[str]) -> Counts:
