@@ -23,7 +23,7 @@ def test_the_cache_folder_is_looked_at(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "mine").chmod(0o777)
     found = programs(monkeypatch, str(tmp_path / "mine"))
     assert not found.is_fine
-    assert "others can write it" in found.meaning
+    assert "others can write" in found.meaning
 
 
 def test_what_a_cache_that_is_off_or_without_a_key_costs(monkeypatch: pytest.MonkeyPatch):

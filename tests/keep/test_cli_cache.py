@@ -157,7 +157,7 @@ def test_a_folder_that_others_can_write_is_refused(cache: fg.Cache, tmp_path: Pa
     (tmp_path / "cache").chmod(0o777)
     result = run("ls", folder=tmp_path / "cache")
     assert result.exit_code == 1
-    assert "others can write it" in result.output
+    assert "others can write" in result.output
 
 
 def test_headers_come_from_urls_too():

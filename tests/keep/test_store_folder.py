@@ -153,7 +153,7 @@ def test_the_folder_is_private(folder):
 def test_a_folder_that_others_can_write_is_refused(folder, mode, part):
     folder.put(KEY, DATA)
     (folder.path / part).chmod(mode)
-    with pytest.raises(PermissionError, match=r"others can write it .*\n.*chmod go-w"):
+    with pytest.raises(PermissionError, match=r"others can write .*\n.*chmod go-w"):
         fg.Cache(folder.path)
     assert Path(folder.file(KEY)).exists()
 
@@ -196,7 +196,7 @@ def test_where_no_cache_was_asked_for_a_refused_folder_is_one_warning(tmp_path, 
     with default_cache().claim(KEY) as claim:
         assert claim.found is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "others can write it" in caplog.text
+    assert "others can write" in caplog.text
 
 
 # Places that cannot be written

@@ -24,7 +24,7 @@ from typing import Any
 
 import torch
 
-from foregrad.words.folders import cache_folder
+from foregrad.words.folders import code_folder
 
 
 @cache
@@ -77,7 +77,7 @@ class Toolchain:
 
     @property
     def folder(self) -> Path:
-        return cache_folder() / "toolchain" / digest(self.identity)
+        return code_folder() / "toolchain" / digest(self.identity)
 
     @property
     def file(self) -> Path:

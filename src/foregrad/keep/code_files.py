@@ -12,7 +12,7 @@ from tempfile import NamedTemporaryFile
 
 from foregrad.store.layer import MAX_BYTES
 from foregrad.store.private import check_private, touch
-from foregrad.words.folders import cache_folder
+from foregrad.words.folders import code_folder
 
 _FOLDER = "code-1"
 
@@ -21,7 +21,7 @@ Bytes = bytes | memoryview
 
 def code_file(name: str, read: Callable[[str], Bytes]) -> Path:
     """A file with the contents of a blob whose name ends in the digest of its contents."""
-    folder = cache_folder() / _FOLDER
+    folder = code_folder() / _FOLDER
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     check_private(folder)
     path = folder / f"{name.rpartition('/')[2]}.so"

@@ -161,6 +161,8 @@ class Folder:
 
     def _open(self, path: Path) -> BinaryIO | Miss:
         try:
+            if self.is_private and (reason := why_not_private(path.parent.stat())):
+                return Miss(f"refused: of {path.parent.name}, {reason}")
             # A pipe that somebody has put into a shared folder must not block us.
             handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:

@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from foregrad.words.folders import why_exposed
+
 log = logging.getLogger("foregrad")
 
 
@@ -20,11 +22,8 @@ def why_not_private(found: os.stat_result) -> str | None:
 
 
 def check_private(folder: Path) -> None:
-    """Raise PermissionError if others can put files into a folder. One that is not there yet is fine."""
-    try:
-        reason = why_not_private(folder.stat())
-    except FileNotFoundError:
-        return
+    """Raise PermissionError if others can put files into a folder, or another folder in its place."""
+    reason = why_exposed(folder)
     if reason:
         raise PermissionError(
             f"the cache folder {folder} is not used: {reason}, and what is in it would be run.\n"
