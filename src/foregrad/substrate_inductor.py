@@ -5,20 +5,26 @@ Inductor is imported inside the functions, since that takes seconds. Checked aga
 
 from __future__ import annotations
 
+import os
 import shlex
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
 import torch
 from torch import fx
 
 from foregrad.substrate import FakeTensorMode, quiet_torch
+from foregrad.words.folders import build_folder
 from foregrad.words.held import Held
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def fake_mode() -> FakeTensorMode:
@@ -98,6 +104,43 @@ def draw_inside_loops(graph: fx.GraphModule, mode: FakeTensorMode) -> None:
         replace_random_passes(graph)
 
 
+class _OwnFolder(Held):
+    """The folder in which Inductor writes and from which it loads code: one of ours, which nobody else can write. Its
+    own is in the temporary folder, under a name that anybody can take first."""
+
+    before: str | None = None
+    is_changed = False
+
+    def change(self) -> None:
+        self.before, self.is_changed = os.environ.get(_FOLDER), True
+        os.environ[_FOLDER] = str(build_folder() / "inductor")
+
+    def put_back(self) -> None:
+        if not self.is_changed:
+            return
+        self.is_changed = False
+        if self.before is None:
+            os.environ.pop(_FOLDER, None)
+        else:
+            os.environ[_FOLDER] = self.before
+
+
+_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+_own_folder = _OwnFolder()
+
+
+def _in_own_folder(function: Callable[P, T]) -> Callable[P, T]:
+    """A function that lets Inductor work in our folder."""
+
+    @wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        with _own_folder.held():
+            return function(*args, **kwargs)
+
+    return run
+
+
+@_in_own_folder
 def compile_with_inductor(
     graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
 ) -> Any:
@@ -160,6 +203,7 @@ def num_builds_at_once() -> int:
     return get_compile_threads()
 
 
+@_in_own_folder
 def build_module(source: str) -> Callable[[], Any]:
     """Begin to build the C++ of a Python module that is called `kernel`; what is returned waits for the module.
 
@@ -169,7 +213,7 @@ def build_module(source: str) -> Callable[[], Any]:
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 
     submit = AsyncCompile.submit if num_builds_at_once() > 1 else None
-    return CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=submit)
+    return _in_own_folder(CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=submit))
 
 
 def forget_unfinished_kernels() -> None:
@@ -209,6 +253,7 @@ def use_compiler(name: str) -> None:
     config.cpp.cxx = (None, name)
 
 
+@_in_own_folder
 def probe_instruction_sets(recall: Callable[[Any, Callable[[], bool]], bool]) -> list[str]:
     """The vector instructions that Inductor may use, best first; `recall` may know what a trial build would tell."""
     from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
@@ -246,6 +291,7 @@ _LIBRARY: dict[str, Any] = {
 _MODEL = "torch::aot_inductor", "class AOTInductorModelBase<AOTInductorModel>;"
 
 
+@_in_own_folder
 def build_interface(folder: str) -> str:
     """Compile, in a folder, the object file that all libraries have in common."""
     from torch._inductor import codegen
@@ -263,6 +309,7 @@ def build_interface(folder: str) -> str:
     return str(builder.get_target_file_path())
 
 
+@_in_own_folder
 def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, interface: str, **kind: Any) -> str:
     """Compile a decomposed graph to a shared library in a folder, with the common part already compiled."""
     from torch._inductor.codecache import CUDACodeCache
@@ -288,6 +335,7 @@ def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, 
         return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
 
 
+@_in_own_folder
 def library_key(graph: fx.GraphModule, inputs: Any, **kind: Any) -> list[Any]:
     """What a library depends on: all that Inductor's own cache asks for, and the layouts that the outputs have.
 

@@ -1,5 +1,6 @@
 """Folders from which code is loaded: nobody else can have written there, nor put another folder in their place."""
 
+import getpass
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import foregrad as fg
+from foregrad.backends import toolchain
 from foregrad.store.folder import Folder
 from foregrad.store.layer import Miss
 from foregrad.words import folders
@@ -83,9 +85,9 @@ def test_a_shard_that_others_can_write(base: Path):
 
 @pytest.fixture
 def caplog_of(caplog: pytest.LogCaptureFixture):
-    folders._code_folder.cache_clear()
+    folders._private.cache_clear()
     yield caplog
-    folders._code_folder.cache_clear()
+    folders._private.cache_clear()
 
 
 def test_code_is_kept_elsewhere_where_others_can_write(base: Path, monkeypatch, caplog_of):
@@ -104,3 +106,29 @@ def test_a_folder_of_the_process_goes_with_it(base: Path):
     environment = {**os.environ, "FOREGRAD_CACHE_DIR": str(base / "open" / "foregrad")}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert not Path(done.stdout.strip()).exists()
+
+
+@pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.parametrize("backend", ["inductor", "aoti"])
+def test_inductor_works_in_a_folder_of_ours(backend: str, base: Path):
+    """Its own has a name in the temporary folder that anybody can take first."""
+    temporary = base / "open"
+    temporary.chmod(0o1777)
+    user = getpass.getuser()
+    program = f"""
+import os, sys, torch, torch._inductor.compile_fx
+import foregrad as fg
+
+named = os.environ.get("TORCHINDUCTOR_CACHE_DIR")
+function = fg.compile(lambda x: (x.sin() * x).sum(), backend={backend!r}, cache=False, progress=False)
+function(torch.ones(37, requires_grad=True)).backward()
+loaded = [line.split()[-1] for line in open("/proc/self/maps") if {str(base)!r} in line]
+loaded += [one.__file__ for one in list(sys.modules.values()) if {str(base)!r} in str(getattr(one, "__file__", ""))]
+assert loaded
+assert not [one for one in loaded if "torchinductor_{user}" in one], loaded
+assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == named
+"""
+    environment = {**os.environ, "TMPDIR": str(temporary), "FOREGRAD_CACHE_DIR": str(base / "cache")}
+    environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+    assert (temporary / f"foregrad-{os.geteuid()}").stat().st_mode & 0o777 == 0o700

@@ -35,11 +35,17 @@ def config_folder() -> Path:
 def code_folder() -> Path:
     """Where code is kept that later processes load: `cache_folder`, if nobody else can write there. Else a folder of
     this process alone, and one line of the log that says why."""
-    return _code_folder(cache_folder())
+    return _private(cache_folder())
+
+
+def build_folder() -> Path:
+    """Where compilers work, and keep what they may want again until the machine starts anew. It is private as well."""
+    return _private(Path(tempfile.gettempdir()) / f"foregrad-{os.geteuid()}")
 
 
 @cache
-def _code_folder(folder: Path) -> Path:
+def _private(folder: Path) -> Path:
+    """A folder that only this user can write: this one if it is, else a new one of this process."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reason = why_exposed(folder)
     if reason is None:
