@@ -11,7 +11,7 @@ from foregrad.errors import CannotKeep, CorruptArtifact
 from foregrad.keep.code_files import Bytes, code_file, write_once
 from foregrad.keep.places import Places, names_in
 from foregrad.keep.restore import Restorer, as_described
-from foregrad.runtime.miss import PYTHON, REPLACED
+from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED
 from foregrad.runtime.same import SameState
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.generated import generated_of
@@ -96,7 +96,8 @@ def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., An
     """
     found = generated_of(call)
     assert found is not None
-    lines = [line for line in found.text.splitlines() if not line.endswith(REPLACED)]
+    left_out = (REPLACED, KEPT_TOO) if is_bare else (REPLACED,)
+    lines = [line for line in found.text.splitlines() if not line.endswith(left_out)]
     place = next(i for i, line in enumerate(lines) if line.lstrip().startswith(f"if not {PYTHON}.check()"))
     recipe: Any = found.recipes[PYTHON]
     if recipe.module_checks is None:
@@ -105,11 +106,13 @@ def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., An
             "check.\nCompile it with cache=False."
         )
     lines[place : place + 1] = [] if is_bare else recipe.module_checks
+    text = "\n".join([*lines, ""])
+    used = names_in(compile(text, "<a call>", "exec"))
     return replace(
         found,
-        text="\n".join([*lines, ""]),
-        namespace={name: value for name, value in found.namespace.items() if name != PYTHON},
-        recipes={name: value for name, value in found.recipes.items() if name != PYTHON},
+        text=text,
+        namespace={name: value for name, value in found.namespace.items() if name in used},
+        recipes={name: value for name, value in found.recipes.items() if name in used},
         bytecode=b"",
     ).load()
 

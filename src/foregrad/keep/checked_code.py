@@ -41,7 +41,7 @@ _METHODS = frozenset(
     (
         "append", "as_strided", "clone", "copy_", "count", "detach", "expand", "get", "item",
         "mark_non_differentiable", "permute", "requires_grad_", "retain_grad", "save_for_backward", "select",
-        "set_materialize_grads", "size", "stride", "t", "transpose", "unbind", "unsqueeze", "view",
+        "set_materialize_grads", "size", "storage_offset", "stride", "t", "transpose", "unbind", "unsqueeze", "view",
     )
 )  # fmt: skip
 _ATTRIBUTES = frozenset(

@@ -1,6 +1,7 @@
 """Places: what a call reads of the function and of its state, by where it is kept, so that another process finds it.
 
 {"is": "module", "of": 0, "path": "blocks.3.norm"}       a module of the first state
+{"is": "attribute", "of": {...}, "name": "items"}        a list or dict of tensors, an attribute of a module
 {"is": "state", "of": 1}                                 the second state itself, such as an optimizer
 {"is": "cell", "name": "model"}                          a variable of the function's closure
 {"is": "target"}                                         the function itself
@@ -19,6 +20,9 @@ from typing import Any
 import torch
 
 from foregrad.errors import StaleArtifact
+
+#: What a module has in any case, and is read by other names.
+_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 class Places:
@@ -52,6 +56,9 @@ class Places:
             here = {**place, "path": path}
             self._known.setdefault(id(module), here)
             self._known.setdefault(id(vars(module)), {"is": "attributes", "of": here})
+            for name, value in vars(module).items():
+                if name not in _TABLES and _has_tensors(value):
+                    self._known.setdefault(id(value), {"is": "attribute", "of": here, "name": name})
 
     def _variables(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
         """What the function can name: variables around it, globals that it reads, attributes of its object."""
@@ -74,6 +81,8 @@ class Places:
         kind = place["is"]
         if kind == "attributes":
             return vars(self.find(place["of"]))
+        if kind == "attribute":
+            return self._found(vars(self.find(place["of"])).get(place["name"]), f"the attribute {place['name']}")
         if kind == "cell":
             return self._found(self._cells().get(place["name"]), f"the variable {place['name']}")
         if kind == "target":
@@ -131,6 +140,12 @@ class Places:
         return function if hasattr(function, "__code__") else None
 
 
+def _has_tensors(value: Any) -> bool:
+    """Whether this is a list or a dict of tensors, which can be read where it is and cannot be written down."""
+    held = value.values() if type(value) is dict else value if type(value) is list else ()
+    return any(isinstance(one, torch.Tensor) for one in held)
+
+
 def _part_of(module: Any, path: str) -> Any:
     try:
         return module.get_submodule(path)
@@ -150,4 +165,16 @@ def names_in(code: CodeType) -> set[str]:
     return {*code.co_names}.union(*(names_in(one) for one in code.co_consts if isinstance(one, CodeType)))
 
 
-PLACES = ("attributes", "bound", "cell", "defaults", "kwdefaults", "target", "globals", "held", "state", "module")
+PLACES = (
+    "attribute",
+    "attributes",
+    "bound",
+    "cell",
+    "defaults",
+    "kwdefaults",
+    "target",
+    "globals",
+    "held",
+    "state",
+    "module",
+)

@@ -19,7 +19,7 @@ from foregrad.record.wrapped import Outer
 from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.comparable import PLAIN, can_compare
 from foregrad.runtime.locate import Variable, write_same
-from foregrad.runtime.miss import PYTHON, REPLACED, TENSORS
+from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern, in_one_place
 from foregrad.runtime.reasons import check, one_line
@@ -284,7 +284,8 @@ class GuardWriter:
         with self.source.block("except (KeyError, ValueError):"):
             self.source.line("return MISS")
         for twin in location.twins:
-            self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}")
+            remark = "" if isinstance(twin.owner, torch.nn.Module) else f"  {KEPT_TOO}"
+            self.source.line(f"if {twin.emit(self.source, missing_ok=True)} is not {name}: return MISS{remark}")
         return name
 
     def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | Held | None) -> None:

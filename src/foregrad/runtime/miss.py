@@ -14,3 +14,7 @@ TENSORS = "tensors: "
 #: After the check of a gradient that the program replaces without reading it: a program that was recorded with one does
 #: as well without.
 REPLACED = "# it is replaced"
+
+#: After the check that an attribute of a module holds a tensor which is read elsewhere, as the list of an LSTM's weights
+#: does: modules that are made from a file have no such attributes.
+KEPT_TOO = "# it is kept there too"
