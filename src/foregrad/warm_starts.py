@@ -38,6 +38,7 @@ class WarmStarts:
     _lock: threading.RLock
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _wrong: dict[str, Origin]  # keys whose entries hold another program
+    _passed_over: list[Callable[..., Any]]  # calls that were found, and whose guards say that they are for others
 
     # -- finding ----------------------------------------------------------------------------------------
 
@@ -78,7 +79,7 @@ class WarmStarts:
     def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | Origin:
         if call.key in self._wrong:
             return self._wrong[call.key]
-        again = Again(self.name, args, kwargs, functools.partial(self._recorded, lookup, call))
+        again = Again(self.name, args, kwargs, functools.partial(self._recorded, lookup.without_arguments(), call))
         found = find_call(self.way.cache, call.key, self._places(), again)
         if isinstance(found, Origin):
             return found
@@ -128,7 +129,7 @@ class WarmStarts:
 
     def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
         """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
-        its entry is removed, and later calls are captured."""
+        its entry is removed, and later calls are captured. One whose guards tell it from the call may differ."""
         origin = found.origin
         if not answer or isinstance(answer, Exception):
             said = f"it could not be checked: {answer}" if answer else "checked: a capture gives the same program"
@@ -137,7 +138,9 @@ class WarmStarts:
                 self.captures = tuple(told if one is found else one for one in self.captures)
             return told
         assert origin.key is not None
-        with self._lock:
+        with self._lock:  # which the call holds that has found it
+            if any(found.call is call for call in self._passed_over):
+                return origin
             wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
             self._wrong[origin.key] = wrong
             self.captures = tuple(one for one in self.captures if one is not found)
@@ -179,7 +182,7 @@ class WarmStarts:
         reasons = (*made.origin.reasons, *(doubt.reasons if doubt else ()))
         origin = replace(made.origin, key=call.key, reasons=tuple(dict.fromkeys(reasons)))
         told = replace(made, sources=call.sources, origin=origin)
-        return told, functools.partial(self._keep, told, lookup, call)
+        return told, functools.partial(self._keep, told, lookup.without_arguments(), call)
 
     def _keep(self, made: Capture, lookup: Lookup, call: ReadCall) -> None:
         """Leave a capture, which has run, to later processes."""

@@ -77,7 +77,7 @@ def same_as_eager_on_meta(function, *make):
             gradients = [a.grad if a.is_leaf else None for a in args]
             seen.append([look(v) for v in (*results, *args, *gradients)])
         assert seen[0] == seen[1]
-    assert str(fg.explain(compiled)).count("\n") <= 1
+    assert len(compiled.captures) == 1
 
 
 def meta(*size, **options):
@@ -133,7 +133,7 @@ def test_arguments_that_share_memory_without_data():
     shared = fg.capture(lambda x, y: (x.add_(1), y + 1)[1], base[:3], base[1:])
     assert "base" not in {i.role for i in apart.signature.inputs}
     assert "base" in {i.role for i in shared.signature.inputs}
-    assert len(str(fg.explain(shifted)).strip().splitlines()) == 3
+    assert len(shifted.captures) == 2
 
 
 def test_a_device_is_guarded():

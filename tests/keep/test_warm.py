@@ -1,11 +1,14 @@
 """Warm starts: a second process finds what the first has made, without tracing or after it, and says which."""
 
+import gc
 import json
 import os
 import subprocess
 import sys
 import textwrap
 import traceback
+import warnings
+import weakref
 from pathlib import Path
 
 import pytest
@@ -298,3 +301,48 @@ def test_a_training_step_across_processes_and_edits(backend: str, tmp_path: Path
     assert set(how) == {CAPTURED}
     assert changed == pytest.approx(expected, rel=1e-5)
     assert changed != losses
+
+
+def test_arguments_of_a_first_call_are_let_go(cache: fg.Cache):
+    """Neither what was captured and kept holds on to them, nor what was found."""
+    for _ in range(2):
+        function = fg.compile(lambda x: x.sin().exp(), backend="eager", cache=cache)
+        argument = torch.ones(3, requires_grad=True)
+        seen = weakref.ref(argument)
+        function(argument).sum().backward()
+        del argument
+        gc.collect()
+        assert seen() is None
+    assert origins(function) == [FOUND]
+
+
+def test_an_entry_for_another_path_is_no_wrong_entry(tmp_path: Path):
+    """Where a step branches on a number, what is found may be for the other branch: its guards say so, and a check of
+    what was found is not about it."""
+
+    def run_steps(cache: fg.Cache):
+        weight = torch.ones(2, requires_grad=True)
+        optimizer = torch.optim.SGD([weight], lr=0.1)
+        schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+
+        @fg.step(weight, optimizer, schedule, backend="eager", cache=cache)
+        def step(x):
+            optimizer.zero_grad()
+            loss = (weight * x).sum()
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            return loss.detach()
+
+        for _ in range(4):
+            step(torch.ones(2))
+        assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
+        return step
+
+    for _ in range(3):
+        cache = fg.Cache(tmp_path / "cache", verify_every=1)
+        step = run_steps(cache)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            cache.wait()
+    assert FOUND in origins(step)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from foregrad.keep.read_sets import find_read_sets, ingredient_of, keep_read_set
@@ -59,6 +59,10 @@ class Lookup:
         if not self.sources.is_sure:
             return ReadCall(self.sources, None)
         return self._tried.get(reads) or self._with(reads, is_after_capture=True)
+
+    def without_arguments(self) -> Lookup:
+        """The same once the call is made, to keep what comes later: nobody holds on to its arguments."""
+        return replace(self, args=(), kwargs={})
 
     def keep(self, call: ReadCall) -> None:
         """Lead later processes to an entry."""

@@ -15,6 +15,6 @@ TENSORS = "tensors: "
 #: as well without.
 REPLACED = "# it is replaced"
 
-#: After the check that an attribute of a module holds a tensor which is read elsewhere, as the list of an LSTM's weights
+#: After the check that an attribute of a module holds a tensor which is read elsewhere, as an LSTM's list of weights
 #: does: modules that are made from a file have no such attributes.
 KEPT_TOO = "# it is kept there too"
