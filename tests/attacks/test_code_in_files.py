@@ -114,6 +114,56 @@ def test_text_is_not_run(line: str, make: Any, tmp_path: Path):
     assert became in ("UntrustedArtifact", "CorruptArtifact", "loaded, and fails"), became
 
 
+LIBRARY_LINES = [
+    "x = hostile",
+    "x = hostile.__dict__",
+    "x = hostile.load",
+    "x = hostile.serialization",
+    "x = (hostile, 1)",
+    "hostile.select = 1",
+    "x = len(hostile.__dict__)",
+    "x = hostile.__dict__.get('load')",
+    "x = hostile.__dict__['load']",
+    "if hostile: pass",
+    "x = hostile.clone(args)",
+]
+
+
+@pytest.mark.parametrize("line", LIBRARY_LINES)
+@pytest.mark.parametrize("name", ["torch", "math"])
+def test_a_library_is_no_value(line: str, name: str, tmp_path: Path):
+    """Who has one can change it for the whole process."""
+    hostile = with_name(step(), {"is": "known", "name": name}, line=line.replace("hostile", "library"))
+    table = hostile.table
+    for one in table:
+        if one.get("is") == "function" and "hostile" in one["names"]:
+            one["names"]["library"] = one["names"].pop("hostile")
+    became = attempt(hostile.with_table(table), tmp_path / "file.fg")
+    assert became in ("UntrustedArtifact", "CorruptArtifact"), became
+
+
+DICT_LINES = [
+    "x = args.__dict__",
+    "x = owner.__dict__",
+    "x = owner.__dict__['__class__']",
+    "x = owner.__class__",
+    "owner.__dict__['forward'] = args",
+    "x = owner; x.__dict__['forward'] = args",
+    "x = (owner.__dict__, 1)",
+    "x = [owner.__dict__]",
+    "x = tuple(owner.__dict__)",
+    "return owner.__dict__",
+    "x = owner.__dict__ or 1; x['forward'] = 1",
+    "x = MISS.__dict__",
+]
+
+
+@pytest.mark.parametrize("line", DICT_LINES)
+def test_nobody_gets_hold_of_a_dict_of_attributes(line: str, tmp_path: Path):
+    became = attempt(with_text(step(), line), tmp_path / "file.fg")
+    assert became in ("UntrustedArtifact", "CorruptArtifact"), became
+
+
 def test_a_remark_is_not_run(tmp_path: Path):
     """What is looked at when a check fails stands in a remark, and is shown to people."""
     saved = with_text(step(), f"if args is not None: return MISS  # {CREATES}: x was y")

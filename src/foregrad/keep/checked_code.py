@@ -7,6 +7,7 @@ of what was understood. What such a function can do follows from four rules:
 1. it calls functions that the file describes, which come from the closed lists of `allowed`, a few of Python's own, and
    the methods below; never a value that it has computed or was given;
 2. it reads the attributes below, and of modules of the state what lies in their `__dict__`, so that no property runs;
+   of other objects it may ask whether there is anything in it, and for one entry, and nobody gets hold of a `__dict__`;
 3. it assigns to variables of its own, to items, and to `.grad`, `.data` and what a context of autograd keeps;
 4. it has no name that is not its own, described, or in `BUILTINS`, and runs with no other built-in names.
 """
@@ -63,11 +64,17 @@ _CONSTANTS = (type(None), bool, int, float, str, bytes, type(...))
 
 @dataclass(frozen=True)
 class Described:
-    """The names that a file describes for a function: all, those of functions, and those of modules of the state."""
+    """The names that a file describes for a function: of functions, of modules of the state, of other values; and of
+    libraries, of which code reads some names and which are no values."""
 
-    all: frozenset[str]
     functions: frozenset[str]
     modules: frozenset[str]
+    values: frozenset[str]
+    libraries: frozenset[str]
+
+    @property
+    def all(self) -> frozenset[str]:
+        return self.functions | self.modules | self.values | self.libraries
 
 
 def checked_code(name: str, text: str, described: Described) -> str:
@@ -86,9 +93,10 @@ class _Function:
     def __init__(self, name: str, described: Described) -> None:
         self._name = name
         self._described = described
+        self._known = described.all
         self._own: set[str] = set()  # variables that it has assigned to so far
         self._depth = 0
-        for one in described.all:
+        for one in self._known:
             if not _NAME.fullmatch(one) or one in BUILTINS:
                 raise CorruptArtifact(f"a function cannot have the name {one!r:.80}")
 
@@ -117,8 +125,8 @@ class _Function:
 
     def _statement(self, one: ast.stmt, indent: str, lines: list[str]) -> Iterator[str]:
         if isinstance(one, ast.If) and not one.orelse:
-            test, remark = ast.unparse(self._value(one.test)), ""
-            if _is_miss(one) and "MISS" in self._described.all:
+            test, remark = ast.unparse(self._truth(one.test)), ""
+            if _is_miss(one) and "MISS" in self._known:
                 remark = self._remark(lines[one.lineno - 1])
                 yield f"{indent}if {test}: return MISS{remark}"
                 return
@@ -189,7 +197,7 @@ class _Function:
         if isinstance(target, ast.Starred):
             return ast.Starred(self._assign(target.value), ast.Store())
         if isinstance(target, ast.Name):
-            if not _NAME.fullmatch(target.id) or target.id in self._described.all or target.id in BUILTINS:
+            if not _NAME.fullmatch(target.id) or target.id in self._known or target.id in BUILTINS:
                 raise refused(f"an assignment to {target.id!r:.80}")
             self._own.add(target.id)
             return ast.Name(target.id, ast.Store())
@@ -221,6 +229,23 @@ class _Function:
         finally:
             self._depth -= 1
 
+    def _truth(self, value: ast.expr) -> Any:
+        """An expression of which only the truth is asked: of a `__dict__`, whether anything is in it."""
+        if isinstance(value, ast.BoolOp):
+            return ast.BoolOp(self._operator(value.op), [self._truth(one) for one in value.values])
+        return _dict_of(value.value) if self._is_dict(value) else self._value(value)  # type: ignore[attr-defined]
+
+    def _is_dict(self, value: ast.expr) -> bool:
+        """Whether this is the `__dict__` of a variable of the function's own, or of a module of the state."""
+        is_dict = isinstance(value, ast.Attribute) and value.attr == "__dict__"
+        return is_dict and _id(value.value) in self._own | self._described.modules  # type: ignore[attr-defined]
+
+    def _subscript(self, value: ast.Subscript) -> ast.expr:
+        holder, key = value.value, value.slice
+        if isinstance(holder, ast.Attribute) and self._is_dict(holder) and isinstance(key, ast.Constant):
+            return ast.Subscript(_dict_of(holder.value), ast.Constant(_plain_name(key.value)), ast.Load())
+        return ast.Subscript(self._value(holder), self._value(key), ast.Load())
+
     def _values(self, values: list[ast.expr]) -> list[Any]:
         return [self._value(one) for one in values]
 
@@ -230,25 +255,26 @@ class _Function:
         return ast.Constant(value.value)
 
     def _variable(self, value: ast.Name) -> ast.expr:
-        if value.id in self._own or value.id in self._described.all or value.id in _TYPES:
+        if value.id in self._known - self._described.libraries or value.id in _TYPES or value.id in self._own:
             return ast.Name(value.id, ast.Load())
         raise refused(f"the name {value.id!r:.80}")
 
     def _attribute(self, value: ast.Attribute) -> ast.expr:
         owner = value.value
         if isinstance(owner, ast.Name) and owner.id in self._described.modules:
-            read = ast.Attribute(ast.Name(owner.id, ast.Load()), "__dict__", ast.Load())
-            return read if value.attr == "__dict__" else ast.Subscript(read, ast.Constant(value.attr), ast.Load())
-        if isinstance(owner, ast.Name) and owner.id == "torch" and "torch" in self._described.all:
+            return ast.Subscript(_dict_of(owner), ast.Constant(_plain_name(value.attr)), ast.Load())
+        if isinstance(owner, ast.Name) and owner.id == "torch" and "torch" in self._described.libraries:
             if _DTYPES.fullmatch(value.attr):
                 return ast.Attribute(ast.Name("torch", ast.Load()), value.attr, ast.Load())
-        elif value.attr in _ATTRIBUTES or (value.attr == "__dict__" and _id(owner) in self._own):
+        elif value.attr in _ATTRIBUTES:
             return ast.Attribute(self._value(owner), value.attr, ast.Load())
         raise refused(f"the attribute {value.attr!r:.80}")
 
     def _call(self, value: ast.Call) -> ast.expr:
         function = value.func
-        args, keywords = self._values(value.args), [self._keyword(one) for one in value.keywords]
+        keywords = [self._keyword(one) for one in value.keywords]
+        is_length = _id(function) == "len" and len(value.args) == 1 and self._is_dict(value.args[0])
+        args = [self._truth(value.args[0])] if is_length else self._values(value.args)
         if _id(function) in self._described.functions:
             return ast.Call(ast.Name(_id(function), ast.Load()), args, keywords)
         if _id(function) in _FUNCTIONS | _TYPES and not keywords:
@@ -263,9 +289,11 @@ class _Function:
 
     def _method(self, function: ast.Attribute) -> ast.expr:
         owner = function.value
-        if isinstance(owner, ast.Name) and owner.id == "math" and "math" in self._described.all:
+        if isinstance(owner, ast.Name) and owner.id == "math" and "math" in self._described.libraries:
             if function.attr in _MATH:
                 return ast.Attribute(ast.Name("math", ast.Load()), function.attr, ast.Load())
+        elif function.attr == "get" and self._is_dict(owner):
+            return ast.Attribute(_dict_of(owner.value), "get", ast.Load())  # type: ignore[attr-defined]
         elif function.attr in _METHODS:
             return ast.Attribute(self._value(owner), function.attr, ast.Load())
         raise refused(f"the method {function.attr!r:.80}")
@@ -301,7 +329,7 @@ _EXPRESSIONS: dict[type, Callable[[_Function, Any], ast.expr]] = {
     ast.Tuple: lambda f, v: ast.Tuple(f._values(v.elts), ast.Load()),
     ast.List: lambda f, v: ast.List(f._values(v.elts), ast.Load()),
     ast.Starred: lambda f, v: ast.Starred(f._value(v.value), ast.Load()),
-    ast.Subscript: lambda f, v: ast.Subscript(f._value(v.value), f._value(v.slice), ast.Load()),
+    ast.Subscript: _Function._subscript,
     ast.Slice: lambda f, v: ast.Slice(
         *(None if part is None else f._value(part) for part in (v.lower, v.upper, v.step))
     ),
@@ -326,6 +354,17 @@ def _statements(lines: list[str]) -> Iterator[str]:
         piece.append(inner)
     if any(line.strip() for line in piece):
         yield "\n".join(piece)
+
+
+def _dict_of(owner: ast.expr) -> ast.Attribute:
+    return ast.Attribute(ast.Name(_id(owner), ast.Load()), "__dict__", ast.Load())
+
+
+def _plain_name(name: Any) -> str:
+    """The name of an attribute that is no part of Python's own machinery."""
+    if not isinstance(name, str) or name.startswith("__"):
+        raise refused(f"the attribute {name!r:.80}")
+    return name
 
 
 def _id(value: Any = None) -> str:

@@ -39,6 +39,8 @@ _KINDS = frozenset(
 _FUNCTIONS = frozenset(("function", "made", "op", "known", "method"))
 #: Checked code cannot name the last one; C++ that it calls looks for it here when it imports something of torch's.
 _BUILTINS = {name: getattr(builtins, name) for name in (*BUILTINS, "__import__")}
+#: Of which checked code reads a few names; it cannot have them as values.
+_LIBRARIES = {"math": math, "torch": torch}
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 
 
@@ -50,30 +52,32 @@ class DataOnly(Restorer):
         self._backend = backend
 
     def _function(self, data: Any) -> Any:
-        described = {name: self._kind(value) for name, value in data["names"].items()}
-        text = checked_code(
-            data["name"],
-            data["text"],
-            Described(
-                frozenset(described),
-                frozenset(name for name, kind in described.items() if kind in _FUNCTIONS),
-                frozenset(name for name, kind in described.items() if kind == "module"),
-            ),
-        )
+        text = checked_code(data["name"], data["text"], self._described(data["names"]))
         names = {name: self(value) for name, value in data["names"].items()}
         recipes = {n: self(v["of"]) for n, v in data["names"].items() if isinstance(v, dict) and v["is"] == "recipe"}
         return Generated(data["name"], text, {**names, "__builtins__": _BUILTINS}, recipes).load()
 
+    def _described(self, names: dict[str, Any]) -> Described:
+        kinds = {name: self._kind(value) for name, value in names.items()}
+        groups = {kind: frozenset(n for n, found in kinds.items() if found == kind) for kind in set(kinds.values())}
+        nothing: frozenset[str] = frozenset()
+        functions, modules = groups.get("function", nothing), groups.get("module", nothing)
+        return Described(functions, modules, groups.get("value", nothing), groups.get("library", nothing))
+
     def _kind(self, value: Any) -> str:
-        """What a name is said to stand for: of which kind the object is, in the table or that a recipe makes."""
+        """What a name stands for: a function, a module of the state, a library or another value."""
         if not isinstance(value, dict):
-            return "plain"
+            return "value"
         if value.get("is") == "recipe":
-            return "made"
+            return "function"
         place = value.get("at") if value.get("is") == "object" else None
         if type(place) is not int or not 0 <= place < len(self._table):
-            return "plain"
-        return str(self._table[place].get("is"))
+            return "value"
+        described = self._table[place]
+        if described.get("is") == "known" and described.get("name") in _LIBRARIES:
+            return "library"
+        kind = described.get("is")
+        return "function" if kind in _FUNCTIONS else "module" if kind == "module" else "value"
 
     def _made(self, data: Any) -> Any:
         kind, parts = data["kind"], data["parts"]
@@ -94,9 +98,8 @@ class DataOnly(Restorer):
         return allowed_op(data["name"])
 
     def _known(self, data: Any) -> Any:
-        if data["name"] in ("math", "torch"):  # of which checked code reads a few names
-            return {"math": math, "torch": torch}[data["name"]]
-        return allowed_function(data["name"])
+        name = data["name"]
+        return _LIBRARIES[name] if isinstance(name, str) and name in _LIBRARIES else allowed_function(name)
 
     def _method(self, data: Any) -> Any:
         owner = data["of"]
