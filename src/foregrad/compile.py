@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import threading
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ class Compiled(WarmStarts):
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
-        self._passed_over = []
+        self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
         self._named: set[str] = set()  # what it does in Python that was spoken of
 
@@ -75,7 +76,7 @@ class Compiled(WarmStarts):
                     if self.way.dynamic is not False:
                         self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
                     return result
-                self._passed_over.append(found.call)
+                self._passed_over.add(found.call)
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._best_capture(args, kwargs, found)
             made, keep = self._to_keep(lookup, made)

@@ -6,6 +6,7 @@ import functools
 import inspect
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -38,7 +39,9 @@ class WarmStarts:
     _lock: threading.RLock
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _wrong: dict[str, Origin]  # keys whose entries hold another program
-    _passed_over: list[Callable[..., Any]]  # calls that were found, and whose guards say that they are for others
+    _passed_over: weakref.WeakSet[
+        Callable[..., Any]
+    ]  # calls that were found, and whose guards say that they are for others
 
     # -- finding ----------------------------------------------------------------------------------------
 
@@ -139,7 +142,7 @@ class WarmStarts:
             return told
         assert origin.key is not None
         with self._lock:  # which the call holds that has found it
-            if any(found.call is call for call in self._passed_over):
+            if found.call in self._passed_over:
                 return origin
             wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
             self._wrong[origin.key] = wrong

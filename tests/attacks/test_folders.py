@@ -10,6 +10,7 @@ import pytest
 
 import foregrad as fg
 from foregrad.backends import toolchain
+from foregrad.keep import keyring
 from foregrad.store.folder import Folder
 from foregrad.store.layer import Miss
 from foregrad.words import folders
@@ -132,3 +133,12 @@ assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == named
     environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
     assert (temporary / f"foregrad-{os.geteuid()}").stat().st_mode & 0o777 == 0o700
+
+
+def test_a_key_that_others_could_have_put_there_is_not_used(base: Path, monkeypatch):
+    monkeypatch.setenv("FOREGRAD_CONFIG_DIR", str(base / "mine"))
+    assert keyring.signer() is not None
+    assert [label for label, _ in keyring.labelled()] == ["your own key"]
+    monkeypatch.setenv("FOREGRAD_CONFIG_DIR", str(base / "open" / "mine"))
+    assert keyring.signer() is None
+    assert keyring.labelled() == []

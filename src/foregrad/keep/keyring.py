@@ -4,7 +4,7 @@
 - the keys of others that `foregrad trust add` has put beside it;
 - the key in `FOREGRAD_CACHE_KEY`.
 
-Both are files that only this user can write, in `FOREGRAD_CONFIG_DIR` or the user's configuration folder.
+Keys in files are used if only this user can write them, in `FOREGRAD_CONFIG_DIR` or the user's configuration folder.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from foregrad.entries.trust import (
     parse_key,
 )
 from foregrad.store.private import create, make_folder, why_not_private
-from foregrad.words.folders import config_folder
+from foregrad.words.folders import config_folder, why_exposed
 from foregrad.words.progress import log
 
 _OWN = "own.key"
@@ -118,7 +118,7 @@ def _path(label: str) -> Path:
 def _read(path: Path) -> Key | None:
     """The key in a file, if nobody else can have put it there."""
     try:
-        reason = next((r for one in (path.parent, path) if (r := why_not_private(one.stat())) is not None), None)
+        reason = why_not_private(path.stat()) or why_exposed(path.parent)
         if reason is None:
             return key_from_file(path)
     except FileNotFoundError:
