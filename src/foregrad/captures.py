@@ -40,7 +40,8 @@ class Capture:
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary
-    does: tuple[str, ...] = ()  # in Python, and the program does not
+    does: tuple[Change, ...] = ()  # in Python, and the program does not
+    fixed: str = ""  # why its sizes do not vary, though some should
     edits: bool = False  # whether it changes lists or dicts that it is given: no file has that
     once: tuple[str, ...] = ()  # what it changed outside itself, so that it holds for one call
 

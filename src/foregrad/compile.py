@@ -73,8 +73,7 @@ class Compiled(WarmStarts):
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
-                    if self.way.dynamic is not False:
-                        self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
+                    self._tell_again(found, args, kwargs)
                     return result
                 self._passed_over.add(found.call)
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
@@ -116,18 +115,18 @@ class Compiled(WarmStarts):
             return self._new_capture(args, kwargs, self.way, origin)
         from foregrad.dynamic import NOT_KEPT
 
-        plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, None
+        plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, ""
         if plan.dims:
             try:
                 way = replace(self.way, cache=None)
                 found = replace(origin, reasons=(*origin.reasons, NOT_KEPT)) if self.way.cache is not None else origin
                 made = self._new_capture(args, kwargs, way, found, plan.dims)
             except Exception as error:  # noqa: BLE001  what the function itself raises, it raises below
-                refusal = error
+                refusal = str(error) or type(error).__name__
         made = made or self._new_capture(args, kwargs, self.way, origin)
         self._dynamic.add(plan, made.conditions, refusal)
         why = self._dynamic.why_fixed(plan)
-        return replace(made, reason=(plan.reason or made.reason) + (f"; {why}" if why else ""))
+        return replace(made, reason=(plan.reason or made.reason) + (f"; {why}" if why else ""), fixed=refusal)
 
     def _new_capture(
         self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
@@ -177,6 +176,13 @@ class Compiled(WarmStarts):
         if self._python != "allow":
             warn_of_python(self.name, captured.changes, self._named, self._instead)
         return captured
+
+    def _tell_again(self, found: Capture, args: Any, kwargs: Any) -> None:
+        """Say of a call that was found in a cache what its capture has said in another process."""
+        if self._python != "allow":
+            warn_of_python(self.name, found.does, self._named, self._instead)
+        if self.way.dynamic is not False:
+            self._dynamic.add(self._dynamic.plan(self._target, args, kwargs), refusal=found.fixed)
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
         """Compare a call with the same ops run one by one on the same data; nothing is written, no generator moves.

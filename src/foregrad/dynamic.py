@@ -48,21 +48,20 @@ class Dynamic:
         dims = {} if look.rest in self._fixed else _varying(self._choice, look, self._looks)
         return Plan(look, dims, failed[-1] if failed else None)
 
-    def add(self, plan: Plan, conditions: Conditions | None = None, refusal: Exception | None = None) -> None:
+    def add(self, plan: Plan, conditions: Conditions | None = None, refusal: str = "") -> None:
         """Take note of a capture; `refusal` is why no size varies in it, though some should."""
         self._looks.append(plan.look)
         if conditions is not None:
             self._conditions.append((plan.look, conditions))
-        if refusal is not None:
+        if refusal:
             self._give_up(plan, refusal)
 
-    def _give_up(self, plan: Plan, error: Exception) -> None:
+    def _give_up(self, plan: Plan, refusal: str) -> None:
         """Such calls are captured for their sizes alone from now on."""
-        first = str(error).partition("\n")[0] or type(error).__name__
-        self._fixed[plan.look.rest] = f"its sizes cannot vary: {first}"
+        self._fixed[plan.look.rest] = f"its sizes cannot vary: {refusal.splitlines()[0]}"
         if isinstance(self._choice, Mapping):
             warnings.warn(
-                f"{', '.join(plan.dims)} cannot vary as dynamic= says, so each size is captured by itself: {error}",
+                f"{', '.join(plan.dims)} cannot vary as dynamic= says, so each size is captured by itself: {refusal}",
                 stacklevel=6,
             )
 

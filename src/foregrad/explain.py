@@ -37,7 +37,7 @@ class Explained:
         lines = [f"{self.capture.reason} ({self.capture.num_nodes} nodes): {self.origin.found}"]
         lines += [f"   {line}" for reason in self.origin.reasons for line in reason.splitlines()]
         lines += [f"   frozen at capture: {line}" for line in self.capture.python.frozen]
-        lines += [f"   at capture only: {line}" for line in self.capture.does]
+        lines += [f"   at capture only: {str(change).strip()}" for change in self.capture.does]
         lines += [f"   for one call: {line}" for line in self.capture.once]
         lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
         lines += [f"   {line}" for line in self.fallbacks]

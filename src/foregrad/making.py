@@ -68,7 +68,7 @@ def make_capture(
         find_regions=lambda: compiled.regions,
         program_key=halves.key,
         conditions=conditions,
-        does=tuple(str(change).strip() for change in captured.changes),
+        does=captured.changes,
         edits=captured.edits is not None,
         once=tuple(str(change).strip() for change in captured.once),
     )

@@ -24,6 +24,7 @@ from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
+    from foregrad.record.beside import Change
     from foregrad.record.sizes import Dimensions
     from foregrad.runtime.halves import CompiledStage
 
@@ -103,6 +104,8 @@ class WarmStarts:
             record=again,
             find_regions=lambda: found.regions,
             sources=call.sources,
+            does=_changes(about["does"]),
+            fixed=about["fixed"],
         )
         return self._checked(capture, found, args, kwargs) if self.way.cache.draws_check() else capture
 
@@ -203,6 +206,8 @@ class WarmStarts:
             "timings": [[p.name, p.seconds, p.depth] for p in made.timings.parts],
             "nodes": made.num_nodes,
             "slow": slow_parts(made.stage.cut_runs),
+            "does": [[change.name, change.what] for change in made.does],
+            "fixed": made.fixed,
         }
         assert made.program_key is not None
         why = self._why_not_kept() or keep_call(
@@ -233,3 +238,12 @@ class WarmStarts:
     def _way_of(self, captured: Captured) -> Way:
         """How a captured program is made to run."""
         return self.way
+
+
+def _changes(kept: list[list[str]]) -> tuple[Change, ...]:
+    """What the function did in Python when it was captured."""
+    if not kept:
+        return ()
+    from foregrad.record.beside import Change
+
+    return tuple(Change(name, what) for name, what in kept)

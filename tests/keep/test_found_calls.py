@@ -218,3 +218,35 @@ CONFIG = types.SimpleNamespace(scale=2.0)
 
 def scaled_by_the_config(x: Tensor) -> Tensor:
     return x * CONFIG.scale
+
+
+def prints(x: Tensor) -> Tensor:
+    print("once")
+    return x * 2
+
+
+def test_what_python_does_at_capture_only_is_named_again(cache: fg.Cache, capsys):
+    with pytest.warns(UserWarning, match=r"print at .*test_found_calls"):
+        compiled = found(prints, cache, torch.ones(3))
+    capsys.readouterr()
+    with pytest.warns(UserWarning, match=r"print at .*test_found_calls"):
+        compiled(torch.ones(3))
+    assert origins(compiled) == [FOUND]
+    assert capsys.readouterr().out == ""
+    assert "at capture only: print at" in str(fg.explain(compiled))
+
+
+LSTM = nn.LSTM(4, 5, batch_first=True)
+
+
+def last_states(x: Tensor) -> Tensor:
+    return LSTM(x)[0]
+
+
+def test_that_a_size_cannot_vary_is_said_again(cache: fg.Cache):
+    x, said = torch.randn(2, 3, 4), "x cannot vary as dynamic= says"
+    for how in ("captured", FOUND):
+        compiled = fg.compile(last_states, backend="eager", cache=cache, dynamic={"x": (1,)})
+        with pytest.warns(UserWarning, match=said):
+            compiled(x)
+        assert origins(compiled) == [how]
