@@ -74,6 +74,7 @@ class Captured:
         """Let go of every real tensor and of all state."""
         places = {number: place.read for number, place in self.locations.items() if isinstance(number, int)}
         self.stage.recording.inputs.release(places)
+        self.stage.recording.modules.release()
         self.stage.recording.recorder.values.mirror = None
         self.stage.recording.watched.outside.forget()
         self.stage.recording.backwards.is_capturing = False

@@ -37,6 +37,7 @@ class Capture:
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]
     find_regions: Callable[[], tuple[Regions, ...]]
+    let_go: Callable[[], None]  # of the user's objects, when the compiled function is dropped
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary

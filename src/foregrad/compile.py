@@ -14,10 +14,12 @@ from foregrad.captures import Capture, warn_of_many, warn_of_python, with_anothe
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.keep.warm import CAPTURED, Origin
 from foregrad.record.tracebacks import readable
+from foregrad.rerecord import Rerecord
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
-from foregrad.warm_starts import WarmStarts
+from foregrad.warm_starts import ToKeep, WarmStarts
+from foregrad.words.heap import return_memory_of_dropped
 from foregrad.words.progress import Timings, part, watched
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from foregrad.entries.trust import Signer
     from foregrad.record.sizes import Dimensions
     from foregrad.regions.regions import Regions
+    from foregrad.runtime.halves import CompiledStage
     from foregrad.twins import Twins
 
 
@@ -44,6 +47,15 @@ class Compiled(WarmStarts):
         self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
         self._named: set[str] = set()  # what it does in Python that was spoken of
+        self._keeps: dict[int, ToKeep] = {}
+        self._on_drop: list[Callable[[], None]] = []
+
+    def __del__(self) -> None:
+        """Programs may go on, in results whose backward is still to run. They let go of what is the user's."""
+        for let_go in (told := self.__dict__.get("_on_drop", ())):  # nobody where the constructor has raised
+            let_go()
+        if told:
+            return_memory_of_dropped()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if under_foreign_control():
@@ -61,7 +73,7 @@ class Compiled(WarmStarts):
     def _capture(self, args: Any, kwargs: Any) -> Any:
         with self._lock:
             for made in self.captures:
-                made.python.why = None
+                made.python.forget_why()
             for call in self._calls:  # another thread may have captured it meanwhile
                 result = call(args, kwargs)
                 if result is not MISS:
@@ -78,7 +90,7 @@ class Compiled(WarmStarts):
                 self._passed_over.add(found.call)
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
             made = self._best_capture(args, kwargs, found)
-            made, keep = self._to_keep(lookup, made)
+            made, to_keep = self._to_keep(lookup, made)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
@@ -90,12 +102,14 @@ class Compiled(WarmStarts):
                 f"for a second call{changed}.\n{definition(self._target)}\nPass the value as an argument; return the "
                 "new one."
             )
-        keep()
-        made.stage.on_backward = keep
+        if to_keep is not None:
+            self._keep(to_keep)
+            made.stage.on_backward = self._later(to_keep)
         return result
 
     def _add(self, made: Capture) -> None:
         """Have a capture for later calls, unless what the function read has changed by its own doing."""
+        self._on_drop.append(made.let_go)
         if not made.once:
             self._calls = (made.call, *self._calls)
         self.captures = with_another(self.captures, made)
@@ -149,6 +163,11 @@ class Compiled(WarmStarts):
                 made.stage.twin, twins.expected = twins, str(made.program)
             return made
 
+    def _stage_of(self, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> CompiledStage:
+        made = self._new_capture(args, kwargs, way, dims=dims)
+        self._on_drop.append(made.let_go)
+        return made.stage
+
     def _changed(self) -> list[str]:
         """What has changed in Python since each capture, or by its own doing."""
         return [why for made in self.captures if (why := "; ".join(made.once) or made.python.why)]
@@ -156,9 +175,13 @@ class Compiled(WarmStarts):
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
         from foregrad.twins import Twins
 
-        quiet = replace(way, shows_progress=False)
+        quiet, later = replace(way, shows_progress=False), Rerecord(self)
+        self._on_drop.append(later.let_go)
         return Twins(
-            captured.stage.recording, args, kwargs, lambda a, k: self._new_capture(a, k, quiet, dims=dims).stage
+            captured.stage.recording,
+            args,
+            kwargs,
+            lambda a, k: later.compiled()._stage_of(a, k, quiet, dims),
         )
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:

@@ -16,7 +16,9 @@ from foregrad.dynamic import Conditions
 from foregrad.functionalize.effects import Copy
 from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
+from foregrad.program.build import Stage
 from foregrad.program.program import Program
+from foregrad.record.declared import Declared
 from foregrad.record.given import Edits
 from foregrad.record.inputs import Lifted
 from foregrad.record.results import reshaped_views
@@ -66,12 +68,21 @@ def make_capture(
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
         find_regions=lambda: compiled.regions,
+        let_go=partial(_let_go, captured.stage, captured.declared),
         program_key=halves.key,
         conditions=conditions,
         does=captured.changes,
         edits=captured.edits is not None,
         once=tuple(str(change).strip() for change in captured.once),
     )
+
+
+def _let_go(stage: Stage, declared: Declared) -> None:
+    """Hold on to nothing of the user's: what was compiled is dropped."""
+    stage.recording.inputs.let_go()
+    declared.let_go()
+    for store in stage.stored:
+        store.slot.let_go()
 
 
 def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable[[Any, Any], Any]:

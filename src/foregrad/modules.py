@@ -1,13 +1,15 @@
 """Compiled modules: the module itself, with another `forward`.
 
 A compiled module is an instance of a subclass of the module's own class, and shares the module's `__dict__`:
-parameters, buffers, submodules, hooks, flags and attributes are the same objects, whichever of the two is used.
+parameters, buffers, submodules, hooks, flags and attributes are the same objects, whichever of the two is used. What it
+has alone, its programs, lies in a slot.
 """
 
 from __future__ import annotations
 
 import copy
 import copyreg
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -77,15 +79,13 @@ class CompiledForward:
         return copyreg._reconstructor, (type(module), object, None), state  # type: ignore[attr-defined]
 
 
-class LazyForward(CompiledForward):
-    """Mixed in where parameters get their shapes at the first call, which runs the module itself."""
-
-    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
-        module = compiled_of(self).target
-        result = module(*args, **kwargs)
-        if not is_lazy(module):
-            self.__class__ = _class_for(module, compiled_of(self).way)
-        return result
+def _call_lazy(self: Any, /, *args: Any, **kwargs: Any) -> Any:
+    """The call where parameters get their shapes at the first one, which runs the module itself."""
+    module = compiled_of(self).target
+    result = module(*args, **kwargs)
+    if not is_lazy(module):
+        self.__class__ = _class_for(module)
+    return result
 
 
 def is_lazy(module: torch.nn.Module) -> bool:
@@ -95,14 +95,15 @@ def is_lazy(module: torch.nn.Module) -> bool:
 def compile_module(module: torch.nn.Module, way: Way) -> Any:
     """A twin of a module that shares all its state, and runs captured programs."""
     refuse_native(module)
-    made: Any = object.__new__(_class_for(module, way))
+    made: Any = object.__new__(_class_for(module))
     object.__setattr__(made, "__dict__", module.__dict__)
+    object.__setattr__(made, "_foregrad", ForwardOf(module, way))
     return made
 
 
 def compiled_of(module: Any) -> ForwardOf:
     """The compiled forward of a compiled module."""
-    found: ForwardOf = type(module)._foregrad
+    found: ForwardOf = module._foregrad
     replaced = vars(module).get("forward")
     return found if replaced is None else found.replaced_by(replaced)
 
@@ -135,11 +136,19 @@ class ForwardOf(Compiled):
         return self._told(capture_call(self.target, args, kwargs, call=self._target, varying=dims))
 
 
-def _class_for(module: torch.nn.Module, way: Way) -> type:
-    """A class for one compiled module: the module's own, with another forward."""
-    original = type(module)
-    mixin = LazyForward if is_lazy(module) else CompiledForward
-    members = {"__module__": original.__module__, "__doc__": original.__doc__, "_foregrad": ForwardOf(module, way)}
-    made = type(original.__name__, (mixin, original), members)
-    made.__qualname__ = original.__qualname__
+#: Classes of compiled modules, by the class of the module and whether it is lazy.
+_classes: weakref.WeakValueDictionary[tuple[type, bool], type] = weakref.WeakValueDictionary()
+
+
+def _class_for(module: torch.nn.Module) -> type:
+    """The class of compiled modules: the module's own, with another forward."""
+    key = original, lazy = type(module), is_lazy(module)
+    made = _classes.get(key)
+    if made is None:
+        members: dict[str, Any] = {"__module__": original.__module__, "__doc__": original.__doc__}
+        members["__slots__"] = ("_foregrad",)
+        members |= {"__call__": _call_lazy} if lazy else {}
+        made = type(original.__name__, (CompiledForward, original), members)
+        made.__qualname__ = original.__qualname__
+        _classes[key] = made
     return made

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from foregrad.again import Again, not_made_again
@@ -20,6 +19,7 @@ from foregrad.keep.warm import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call,
 from foregrad.keys.environment import environment_of_sources
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
+from foregrad.rerecord import Rerecord
 from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
@@ -27,6 +27,15 @@ if TYPE_CHECKING:
     from foregrad.record.beside import Change
     from foregrad.record.sizes import Dimensions
     from foregrad.runtime.halves import CompiledStage
+
+
+@dataclass(frozen=True)
+class ToKeep:
+    """A capture that is left to later processes, and how it is looked for."""
+
+    made: Capture
+    lookup: Lookup
+    call: ReadCall
 
 
 class WarmStarts:
@@ -40,6 +49,8 @@ class WarmStarts:
     _lock: threading.RLock
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _wrong: dict[str, Origin]  # keys whose entries hold another program
+    _keeps: dict[int, ToKeep]  # what is kept once more when there is a new backward
+    _on_drop: list[Callable[[], None]]  # what is told when it is dropped
     _passed_over: weakref.WeakSet[
         Callable[..., Any]
     ]  # calls that were found, and whose guards say that they are for others
@@ -83,7 +94,8 @@ class WarmStarts:
     def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | Origin:
         if call.key in self._wrong:
             return self._wrong[call.key]
-        again = Again(self.name, args, kwargs, functools.partial(self._recorded, lookup.without_arguments(), call))
+        later, kept = Rerecord(self), (lookup.once_made(), call)
+        again = Again(self.name, args, kwargs, lambda args, kwargs: later.compiled()._recorded(*kept, args, kwargs))
         found = find_call(self.way.cache, call.key, self._places(), again)
         if isinstance(found, Origin):
             return found
@@ -103,6 +115,7 @@ class WarmStarts:
             listing=lambda: str(about["program"]),
             record=again,
             find_regions=lambda: found.regions,
+            let_go=later.let_go,
             sources=call.sources,
             does=_changes(about["does"]),
             fixed=about["fixed"],
@@ -173,27 +186,29 @@ class WarmStarts:
 
     def _recorded(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
-        made.stage.on_backward = functools.partial(self._keep, made, lookup, call)
+        self._on_drop.append(made.let_go)
+        made.stage.on_backward = self._later(ToKeep(made, lookup, call))
         return made.stage, made.contents
 
-    def _to_keep(self, lookup: Lookup | None, made: Capture) -> tuple[Capture, Callable[[], None]]:
-        """A new capture with the key of what it has read, and what leaves it to later processes when it has run."""
+    def _to_keep(self, lookup: Lookup | None, made: Capture) -> tuple[Capture, ToKeep | None]:
+        """A new capture with the key of what it has read, and what is to be kept of it when it has run."""
         if lookup is None or made.program_key is None or made.once or made.edits:
             changes = "; ".join(made.once) or ("lists or dicts that it is given" if made.edits else "")
             why = (f"it is not kept, since it changes {changes}",) if changes and lookup is not None else ()
             origin = replace(made.origin, reasons=(*made.origin.reasons, *why))
-            return replace(made, origin=origin), lambda: None
+            return replace(made, origin=origin), None
         call = lookup.captured(made.reads)
         doubt = in_doubt(replace(call.sources, unsure=call.sources.unsure[len(lookup.sources.unsure) :]))
         reasons = (*made.origin.reasons, *(doubt.reasons if doubt else ()))
         origin = replace(made.origin, key=call.key, reasons=tuple(dict.fromkeys(reasons)))
         told = replace(made, sources=call.sources, origin=origin)
-        return told, functools.partial(self._keep, told, lookup.without_arguments(), call)
+        return told, ToKeep(told, lookup.once_made(), call)
 
-    def _keep(self, made: Capture, lookup: Lookup, call: ReadCall) -> None:
+    def _keep(self, one: ToKeep) -> None:
         """Leave a capture, which has run, to later processes."""
         from foregrad.runtime.fallbacks import slow_parts
 
+        made, lookup, call = one.made, one.lookup, one.call
         if call.key in self._wrong:
             return
         about = {
@@ -219,6 +234,17 @@ class WarmStarts:
         told = replace(made, origin=replace(made.origin, reasons=reasons))
         with self._lock:
             self.captures = tuple(told if one is made else one for one in self.captures)
+
+    def _later(self, one: ToKeep) -> Callable[[], None]:
+        """What keeps more of a capture, as long as this compiled function is there: its programs do not hold it."""
+        number, me = len(self._keeps), weakref.ref(self)
+        self._keeps[number] = one
+
+        def keep_if_there() -> None:
+            if (compiled := me()) is not None and number in compiled._keeps:
+                compiled._keep(compiled._keeps[number])
+
+        return keep_if_there
 
     def _why_not_kept(self) -> str | None:
         return None

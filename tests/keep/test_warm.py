@@ -89,7 +89,7 @@ def test_what_is_found_is_described_as_what_was_captured(cache: fg.Cache, monkey
         function(x).square().sum().backward()
     assert [origins(one) for one in (captured, found, traced)] == [[CAPTURED], [FOUND], [TRACED]]
     assert str(found.timings) == str(captured.timings)
-    monkeypatch.setattr(type(found)._foregrad, "_new_capture", None)  # nothing is traced to tell this
+    monkeypatch.setattr(found._foregrad, "_new_capture", None)  # nothing is traced to tell this
     assert told(found) == told(captured) == told(traced)
     (forward, _), (same, _) = captured.regions, found.regions
     assert same.distinct[0].count > 1

@@ -60,9 +60,9 @@ class Lookup:
             return ReadCall(self.sources, None)
         return self._tried.get(reads) or self._with(reads, is_after_capture=True)
 
-    def without_arguments(self) -> Lookup:
-        """The same once the call is made, to keep what comes later: nobody holds on to its arguments."""
-        return replace(self, args=(), kwargs={})
+    def once_made(self) -> Lookup:
+        """The same once the call is made, to keep what comes later: it holds on to nothing of the user's."""
+        return replace(self, target=None, args=(), kwargs={}, state=())
 
     def keep(self, call: ReadCall) -> None:
         """Lead later processes to an entry."""

@@ -150,6 +150,7 @@ class Walk:
         while self.queue or self._wake():
             if self.queue:
                 self.queue.popleft()()
+        self.dormant.clear()  # nobody asks any more; it refers to the walk
 
     def _wake(self) -> bool:
         """Queue what code asks for by name that was not asked for before."""

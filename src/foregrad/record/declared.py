@@ -24,13 +24,17 @@ from foregrad.words.spec import is_number
 _NOTHING: Any = object()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Slot:
     """Where something is kept: an item of a container, or an attribute of any other object."""
 
     holder: Any
     key: Any
     name: str
+
+    def let_go(self) -> None:
+        """Hold on to nothing of the user's: no more calls are written."""
+        self.holder, self.key = None, None
 
 
 @dataclass(eq=False)
@@ -41,10 +45,12 @@ class Container:
     slot: Slot
     value: Any
     items: dict[Any, Any]  # by key or position
+    slots: list[Slot]  # all that were made so far
     lifted: dict[Any, Any] = field(default_factory=dict)  # items that are symbols, or have symbols in them
 
     def slot_of(self, key: Any) -> Slot:
-        return Slot(self, key, f"{self.slot.name}.{'param' if isinstance(key, torch.Tensor) else key}")
+        self.slots.append(Slot(self, key, f"{self.slot.name}.{'param' if isinstance(key, torch.Tensor) else key}"))
+        return self.slots[-1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,14 +74,19 @@ class Declared:
     small: set[int] = field(default_factory=set)  # ids of tensors that may be read as numbers
     reads: dict[Expression, list[torch.Tensor]] = field(default_factory=dict)  # tensors that held a number on entry
     _by_value: dict[Any, Expression] = field(default_factory=dict)
+    _slots: list[Slot] = field(default_factory=list)
 
     def add(self, name: str, one: Any) -> None:
         """Look at an optimizer, or at all attributes of any other object."""
         if isinstance(one, torch.optim.Optimizer):
             for attribute in ("param_groups", "state"):
-                self._look(Slot(one, attribute, f"{name}.{attribute}"), getattr(one, attribute))
+                self._look(self._slot(one, attribute, f"{name}.{attribute}"), getattr(one, attribute))
         else:
-            self._look(Slot(one, "__dict__", name), vars(one))
+            self._look(self._slot(one, "__dict__", name), vars(one))
+
+    def _slot(self, holder: Any, key: str, name: str) -> Slot:
+        self._slots.append(Slot(holder, key, name))
+        return self._slots[-1]
 
     def _look(self, slot: Slot, value: Any) -> Any:
         """Take note of a value and all inside it; gives it with symbols for its numbers."""
@@ -91,7 +102,7 @@ class Declared:
         items = _items(value)
         if items is None:
             return value
-        container = Container(len(self.containers), slot, value, dict(items))
+        container = Container(len(self.containers), slot, value, dict(items), self._slots)
         self.containers.append(container)
         for key, item in container.items.items():
             symbol = self._look(container.slot_of(key), item)
@@ -140,6 +151,11 @@ class Declared:
         for container in self.containers:
             container.value, container.items, container.lifted = None, {}, {}
         self.tensors, self.reads = {}, {}
+
+    def let_go(self) -> None:
+        """Forget where state is kept, too: the step is gone."""
+        for slot in self._slots:
+            slot.let_go()
 
     def _is_held(self, container: Container) -> bool:
         """Whether a container is still where it was; what is in one that was replaced is of no interest."""

@@ -110,6 +110,10 @@ class Inputs:
         self._by_storage.clear()
         self.names = {}
 
+    def let_go(self) -> None:
+        """Forget where inputs are kept: who could put others there is gone."""
+        self._places = {}
+
     def ghost_of(self, value: Any) -> Any:
         """The ghost of a tensor that was lifted; anything else as it is."""
         lifted = self.find(value) if isinstance(value, torch.Tensor) else None

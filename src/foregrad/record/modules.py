@@ -36,6 +36,10 @@ class CalledModules:
         self.called: dict[int, torch.nn.Module] = {}
         self.tops: dict[int, tuple[str, torch.nn.Module]] = {}
 
+    def release(self) -> None:
+        """Let go of the modules; their paths stay known."""
+        self.called, self.tops = {}, {}
+
     def path(self, module: torch.nn.Module) -> str:
         path = self._names.get(id(module))
         if path is None:

@@ -120,7 +120,7 @@ class Holder(Node):
         super().__init__(name, live)
         self.children: list[Node] = []
         self.is_pinned = False
-        self.on_move: Callable[[], None] | None = None  # called when it stands for another object
+        self.on_move: Callable[[Holder], None] | None = None  # told when it stands for another object
 
     def read(self, value: Any) -> list[Any] | str:
         """What the object holds, one for each child; or why it is built otherwise."""
@@ -144,7 +144,7 @@ class Holder(Node):
         if value is not self.live:
             self.live = value
             if self.on_move is not None:
-                self.on_move()
+                self.on_move(self)
 
     def _compare(self, value: Any) -> str | None:
         found = self.read(value)

@@ -39,7 +39,7 @@ class Generated:
         linecache.cache[self._filename] = (len(self.text), None, lines, self._filename)
         scope = dict(self.namespace)
         exec(code, scope)
-        function: Callable[..., Any] = scope[self.name]
+        function: Callable[..., Any] = scope.pop(self.name)  # else the two would hold each other
         function.generated = self  # type: ignore[attr-defined]
         return function
 

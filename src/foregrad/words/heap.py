@@ -1,4 +1,4 @@
-"""Heap: memory that a step has freed stays with the process, for the next step.
+"""Heap: memory that a step has freed stays with the process, for the next step; that of dropped programs goes back.
 
 At the end of a step all of its values are free, and glibc hands what is free at the end of its heap back to the system.
 The next step then gets it page by page, each one cleared and mapped anew, which takes up to a tenth of its time.
@@ -7,9 +7,11 @@ The next step then gets it page by page, each one cleared and mapped anew, which
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import sys
 from functools import cache
+from typing import Any
 
 #: What glibc's `mallopt` calls them: free bytes at the end of the heap from which on they go back to the system, and
 #: bytes from which on memory is not taken from the heap at all.
@@ -24,7 +26,29 @@ def keep_freed_memory() -> None:
     """From now on, up to 1 GiB of it; once for a process. Not if the user has said how memory is kept."""
     if os.environ.get("FOREGRAD_KEEP_MEMORY") == "off" or any(name in os.environ for name in _CHOSEN_BY_USER):
         return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
-    if mallopt is not None:  # other libraries for C have their own ways
+    mallopt = _of_malloc("mallopt")
+    if mallopt is not None:
         mallopt(_MMAP_THRESHOLD, _LARGEST)
         mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
+
+
+def return_memory_of_dropped() -> None:
+    """After the next full garbage collection, hand free memory back to the system, wherever it lies in the heap.
+
+    A program that was dropped leaves a recording behind that refers to itself, in small pieces between large ones.
+    """
+    if _trim not in gc.callbacks:
+        gc.callbacks.append(_trim)
+
+
+def _trim(phase: str, info: dict[str, Any]) -> None:
+    if phase == "stop" and info["generation"] == 2:
+        gc.callbacks.remove(_trim)
+        malloc_trim = _of_malloc("malloc_trim")
+        if malloc_trim is not None:
+            malloc_trim(0)
+
+
+def _of_malloc(name: str) -> Any:
+    """A function of glibc's; other libraries for C have their own ways, and None here."""
+    return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
