@@ -123,6 +123,22 @@ def test_numbers_of_declared_optimizers_do_not_matter_but_their_kind_does():
     assert changed(before, key(step, state=(model, optimizer))) == ["state 1 differs:"]
 
 
+def test_which_steps_of_an_optimizer_are_equal_matters_but_not_what_they_are():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def step(x):
+        optimizer.step()
+
+    model(torch.ones(1, 2)).sum().backward()
+    optimizer.step()
+    before = key(step, state=(model, optimizer))
+    optimizer.step()
+    assert changed(before, key(step, state=(model, optimizer))) == []
+    optimizer.state[model.bias]["step"] += 1
+    assert changed(before, key(step, state=(model, optimizer))) == ["equal numbers:  -> step f32: 0 1"]
+
+
 def test_state_that_an_optimizer_has_made():
     model = nn.Linear(3, 3)
     optimizer = torch.optim.Adam(model.parameters())

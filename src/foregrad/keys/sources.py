@@ -17,7 +17,7 @@ from foregrad.keys.code import CALLABLES
 from foregrad.keys.data import OBJECTS, VALUES, WHOLE
 from foregrad.keys.ingredients import Ingredient, Key
 from foregrad.keys.ops import OPS
-from foregrad.keys.tensors import TENSORS
+from foregrad.keys.tensors import TENSORS, show_equal_numbers
 from foregrad.keys.walk import Showers, Walk
 from foregrad.substrate import no_function_modes
 from foregrad.substrate_keys import global_hooks, replaced_kernels
@@ -68,6 +68,7 @@ def sources_of(
     with no_garbage_collection(), no_function_modes():
         for name, value in values.items():
             _tell(walk, name, value)
+        look_or_doubt(walk, "equal numbers", lambda: walk.add("equal numbers", show_equal_numbers(state)))
         walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")
         found = finish(walk)
     if environment is None:

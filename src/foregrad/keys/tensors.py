@@ -10,6 +10,7 @@ of declared optimizers and schedulers are read at each call too.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -184,6 +185,45 @@ def _key(walk: Walk, key: Any, place: str) -> str:
     """A key of declared state. A GradScaler knows optimizers by their ids."""
     known = walk.place_of_id(key) if type(key) is int else None
     return walk.show(key, place) if known is None else f"id of {known}"
+
+
+def show_equal_numbers(state: tuple[Any, ...]) -> str:
+    """Which small tensors of declared state hold the same number: a capture takes those of one name to be one symbol."""
+    known: dict[tuple[str, torch.dtype], dict[str, int]] = {}
+    told: dict[tuple[str, torch.dtype], list[str]] = {}
+    for name, tensor in _small_tensors(state):
+        numbers = known.setdefault((name, tensor.dtype), {})
+        rank = numbers.setdefault(repr(tensor.item()), len(numbers))
+        told.setdefault((name, tensor.dtype), []).append(str(rank))
+    differ = {one: ranks for one, ranks in told.items() if len(known[one]) > 1}
+    return "\n".join(f"{name} {dtype_text(dtype)}: {' '.join(ranks)}" for (name, dtype), ranks in differ.items())
+
+
+def _small_tensors(state: Iterable[Any]) -> Iterator[tuple[str, torch.Tensor]]:
+    """Tensors of declared state that may be read as numbers, by the names that a capture has for them."""
+    for one in state:
+        if isinstance(one, torch.nn.Module):
+            yield from (("number", buffer) for buffer in one.buffers() if _is_small(buffer))
+        elif isinstance(one, torch.Tensor):
+            yield from [("number", one)] if _is_small(one) else []
+        elif isinstance(one, torch.optim.Optimizer):
+            yield from _small_in({"param_groups": one.param_groups, "state": one.state})
+        else:
+            yield from _small_in(getattr(one, "__dict__", {}))
+
+
+def _small_in(value: dict[Any, Any] | list[Any] | tuple[Any, ...]) -> Iterator[tuple[str, torch.Tensor]]:
+    for key, item in value.items() if isinstance(value, dict) else enumerate(value):
+        if isinstance(item, torch.Tensor):
+            yield from [(str(key), item)] if _is_small(item) else []
+        elif isinstance(item, LRScheduler):
+            yield from _small_in(vars(item))
+        elif isinstance(item, (dict, list, tuple)):
+            yield from _small_in(item)
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    return tensor.dim() == 0 and tensor.device.type == "cpu"
 
 
 TENSORS: dict[type, Shower] = {
