@@ -1,9 +1,10 @@
 """The cost of a call: three ops on 16 elements, where the work is nothing and the way there is all.
 
-python benchmarks/call.py [--rounds 15] [--clock cpu|wall] [--no-compile]
+python benchmarks/call.py [--rounds 15] [--clock cpu|wall] [--no-compile] [--many 330]
 """
 
 import argparse
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     add_options(parser, rounds=15)
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
+    parser.add_argument("--many", type=int, default=330, help="so many captures of one function, for the last table")
     options = parser.parse_args()
     console = start(options)
     targets = {"eager": fn, "hand-written": HandWritten.apply, "foregrad": fg.compile(fn, backend="eager")}
@@ -47,6 +49,7 @@ def main() -> None:
         targets["torch.compile"] = torch.compile(fn)
     measured = {title: measure(kind, targets, options) for title, kind in KINDS.items()}
     print_results(measured, targets, console)
+    measure_many(options, console)
 
 
 def forward(target: Callable[..., Tensor]) -> Callable[[], object]:
@@ -107,6 +110,35 @@ def print_results(measured: dict[str, dict[str, Timing]], targets: dict[str, Any
     if "torch.compile" in targets:
         console.print("forward + backward / torch.compile:", verdict(ratio(both, "torch.compile"), at_most=0.5))
     console.print("forward, no grad / eager:", verdict(ratio(free, "eager"), at_most=2.0))
+
+
+def measure_many(options: argparse.Namespace, console: Console) -> None:
+    """One call of a function with many captures, by when it was captured, beside a function with one."""
+    one, many = (fg.compile(fn, backend="eager", dynamic=False, cache=False) for _ in range(2))
+    shapes = [(16 + place,) for place in range(options.many)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it was captured often
+        for shape in shapes:
+            many(torch.ones(shape), torch.ones(shape))
+    candidates = {
+        "the only capture": _call_of(one, shapes[0]),
+        f"the first of {options.many}": _call_of(many, shapes[0]),
+        f"the last of {options.many}": _call_of(many, shapes[-1]),
+    }
+    for call in candidates.values():
+        call()
+    timings = interleave(candidates, rounds=options.rounds, clock=options.clock, calls=CALLS, title="many captures")
+    rows = table("Microseconds a call, with many captures", "", "forward")
+    for name, timing in timings.items():
+        rows.add_row(name, timing.text(1e-6, 1))
+    console.print(rows)
+    first, last = (timings[name].median for name in list(timings)[1:])
+    console.print("first / last of many captures:", verdict(first / last, at_most=1.2))
+
+
+def _call_of(target: Callable[..., Tensor], shape: tuple[int, ...]) -> Callable[[], object]:
+    x, w = torch.ones(shape), torch.ones(shape)
+    return lambda: target(x, w)
 
 
 if __name__ == "__main__":

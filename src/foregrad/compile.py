@@ -15,6 +15,7 @@ from foregrad.errors import CannotKeep, CaptureError
 from foregrad.keep.warm import CAPTURED, Origin
 from foregrad.record.tracebacks import readable
 from foregrad.rerecord import Rerecord
+from foregrad.runtime.dispatch import FEW, Dispatch
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
@@ -44,6 +45,7 @@ class Compiled(WarmStarts):
         self._lock = threading.RLock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
+        self._dispatch = Dispatch()
         self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
         self._named: set[str] = set()  # what it does in Python that was spoken of
@@ -62,7 +64,11 @@ class Compiled(WarmStarts):
             return self._target(*args, **kwargs)
         __tracebackhide__ = True  # pytest leaves this frame out
         try:
-            for call in self._calls:
+            calls = self._calls
+            if len(calls) > FEW:
+                result = self._dispatch.run(calls, args, kwargs)
+                return result if result is not MISS else self._capture(args, kwargs)
+            for call in calls:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result

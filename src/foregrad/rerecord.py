@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeVar
 
 from foregrad.errors import BackwardError
+from foregrad.runtime.dispatch import Dispatch
 
 
 class _Compiled(Protocol):
@@ -23,6 +24,7 @@ class _Compiled(Protocol):
     name: str
     captures: tuple[Any, ...]
     _calls: tuple[Any, ...]
+    _dispatch: Dispatch
     _keeps: dict[int, Any]
     _on_drop: list[Callable[[], None]]
     _lock: threading.RLock
@@ -40,7 +42,7 @@ class Rerecord(Generic[T]):
     def __init__(self, compiled: T) -> None:
         self._name = compiled.name
         self._bare = _copy(compiled)
-        self._bare.captures, self._bare._calls = (), ()
+        self._bare.captures, self._bare._calls, self._bare._dispatch = (), (), Dispatch()
         self._bare._keeps, self._bare._on_drop = {}, []
         self._bare._lock = threading.RLock()
         self._references: dict[str, Callable[[], Any]] = {}

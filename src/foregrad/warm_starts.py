@@ -20,6 +20,7 @@ from foregrad.keys.environment import environment_of_sources
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
 from foregrad.rerecord import Rerecord
+from foregrad.runtime.dispatch import Dispatch
 from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class WarmStarts:
     _target: Any
     _lock: threading.RLock
     _calls: tuple[Callable[[Any, Any], Any], ...]
+    _dispatch: Dispatch
     _wrong: dict[str, Origin]  # keys whose entries hold another program
     _keeps: dict[int, ToKeep]  # what is kept once more when there is a new backward
     _on_drop: list[Callable[[], None]]  # what is told when it is dropped
@@ -164,6 +166,7 @@ class WarmStarts:
             self._wrong[origin.key] = wrong
             self.captures = tuple(one for one in self.captures if one is not found)
             self._calls = tuple(call for call in self._calls if call is not found.call)
+            self._dispatch.forget()
         stays = self.way.cache.delete(origin.key)
         done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
         lines = "\n".join(answer)

@@ -188,7 +188,7 @@ def _key(walk: Walk, key: Any, place: str) -> str:
 
 
 def show_equal_numbers(state: tuple[Any, ...]) -> str:
-    """Which small tensors of declared state hold the same number: a capture takes those of one name to be one symbol."""
+    """Which small tensors of declared state hold the same number: in a capture those of one name are one symbol."""
     known: dict[tuple[str, torch.dtype], dict[str, int]] = {}
     told: dict[tuple[str, torch.dtype], list[str]] = {}
     for name, tensor in _small_tensors(state):
