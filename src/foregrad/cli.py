@@ -15,10 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from foregrad.cli_cache import cache
+from foregrad.cli_progress import Progress
 from foregrad.cli_trust import sign, trust, verify
 from foregrad.entries import show as shown
+from foregrad.entries.show import printable
 from foregrad.entries.trust import key_from_environment, key_from_file
 from foregrad.errors import CorruptArtifact
+from foregrad.store.seal import seal_length
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -68,21 +71,25 @@ def doctor(as_json: bool) -> None:
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--key", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A file with a key to trust.")
 @click.option("--program", is_flag=True, help="Print the listings of the programs too.")
-@click.option("--all", "everything", is_flag=True, help="Print every row, and long ones in full.")
+@click.option("--all", "everything", is_flag=True, help="Print every row and line, and long ones in full.")
+@click.option("--verify", "check", is_flag=True, help="Read all blobs too, and check their digests.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def show(file: Path, key: Path | None, program: bool, everything: bool, as_json: bool) -> None:
-    """Say what is in a .fg file, and whether it is intact, without running any of it.
+def show(file: Path, key: Path | None, program: bool, everything: bool, check: bool, as_json: bool) -> None:
+    """Say what is in a .fg file, or in an entry of a cache, without running any of it.
 
-    Signatures are checked if there is a key, from --key or FOREGRAD_CACHE_KEY. Fails if anything is wrong.
+    Only its header is read, so that a file of any size is shown at once; --verify reads all of it. Signatures are
+    checked if there is a key, from --key or FOREGRAD_CACHE_KEY. Fails if anything is wrong.
     """
     try:
         given = key_from_file(key) if key else key_from_environment()
-        report = shown.examine(file, (given,) if given else ())
-    except (CorruptArtifact, ValueError, ModuleNotFoundError) as error:
+        with Progress(f"reading {printable(str(file))}") as progress:
+            keys = (given,) if given else ()
+            report = shown.examine(file, keys, start=seal_length(file), told=progress.add if check else None)
+    except (CorruptArtifact, OSError, ValueError, ModuleNotFoundError) as error:
         if as_json:
             click.echo(json.dumps({"file": str(file), "problems": [str(error)]}, indent=2))
             raise SystemExit(1) from None
-        raise click.ClickException(str(error)) from None
+        raise click.ClickException(printable(str(error))) from None
     if as_json:
         click.echo(json.dumps(report.as_json(), indent=2))
     else:

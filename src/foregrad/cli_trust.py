@@ -11,9 +11,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from foregrad.entries.container import unpack, write
+from foregrad.cli_progress import Progress
+from foregrad.entries.container import sign as write_signed
+from foregrad.entries.container import unpack
 from foregrad.entries.show import printable
-from foregrad.entries.trust import PublicKey, SecretKey, Signature, Trust, key_from_file
+from foregrad.entries.trust import MOST_CHARACTERS, PublicKey, SecretKey, Signature, Trust, key_from_file
 from foregrad.errors import CorruptArtifact, UntrustedArtifact
 from foregrad.keep import keyring
 from foregrad.store.private import create
@@ -43,7 +45,8 @@ def list_keys() -> None:
 def add(name: str, key: Path) -> None:
     """Trust the KEY in a file, under a NAME: what it has signed may run code here."""
     try:
-        path = keyring.add(name, key.read_text(encoding="utf-8", errors="replace"))
+        with open(key, encoding="utf-8", errors="replace") as file:
+            path = keyring.add(name, file.read(MOST_CHARACTERS))
     except FileExistsError:
         raise click.ClickException(f"there is a key {name} already: foregrad trust rm {name}") from None
     except (OSError, ValueError, ImportError) as error:
@@ -90,8 +93,8 @@ def sign(file: Path, key: Path | None) -> None:
             raise ValueError(
                 "this key cannot sign; it is the public half of one" if signer else "there is no key to sign with"
             )
-        entry = unpack(file)
-        write(file, entry.about, {name: entry.blob(name) for name in entry.names}, signer=signer)
+        with Progress(f"signing {printable(str(file))}") as progress:
+            write_signed(file, signer, progress.add)
     except (CorruptArtifact, OSError, ValueError, ImportError) as error:
         raise click.ClickException(printable(str(error))) from None
     click.echo(f"{file} is signed by {signer.algorithm} key {signer.key_id.hex()[:16]}")
@@ -106,8 +109,10 @@ def verify(file: Path, key: Path | None) -> None:
     try:
         accepted = Trust((key_from_file(key),)) if key else keyring.trusted()
         entry = unpack(file, trust=accepted)
-        for name in entry.names:
-            entry.check(name)
+        whole = entry.header.file_length
+        with Progress(f"reading {printable(str(file))}") as progress:
+            for name in entry.names:
+                entry.check(name, lambda length: progress.add(length, whole))
     except (CorruptArtifact, UntrustedArtifact, OSError, ValueError, ImportError) as error:
         raise click.ClickException(printable(str(error))) from None
     click.echo(f"{file} is intact, and signed by {_who(entry.header.signature)}: its code runs here")

@@ -2,7 +2,9 @@
 
 import hashlib
 import json
+import os
 import struct
+from pathlib import Path
 from typing import Any
 
 from foregrad.entries.container import Entry, pack, unpack
@@ -58,3 +60,12 @@ def header_of(blobs: Any, about: Any = None, **others: Any) -> str:
 
 def row(name: Any = "a", offset: Any = 0, length: Any = 0, sha256: Any = None, data: bytes = b"") -> dict[str, Any]:
     return {"name": name, "offset": offset, "length": length, "sha256": sha256 or hashlib.sha256(data).hexdigest()}
+
+
+def sparse(path: Path, length: int, about: Any = None, name: str = "weights") -> Path:
+    """A file with one blob of zeros, as long as its header says, which takes no room on a disk."""
+    text = header_of([row(name, 0, length)], about)
+    start = len(forge(text))
+    path.write_bytes(forge(text, file_length=start + length))
+    os.truncate(path, start + length)
+    return path

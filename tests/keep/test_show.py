@@ -1,17 +1,21 @@
 """`foregrad show` says what is in a file and whether it is intact; it runs nothing and needs no torch."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
+import torch
 from click.testing import CliRunner
 
+import foregrad as fg
 from foregrad.cli import main
-from foregrad.entries.container import write
+from foregrad.entries.container import pack, write
 from foregrad.entries.show import examine
+from foregrad.store.cache import Cache
 from tests.house.source import PACKAGE
-from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of, row
+from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of, row, sparse
 
 SHOWN = """\
 step train
@@ -26,12 +30,13 @@ outputs
   write  weight  f32[8, 8]
   grad   x       null
 blobs
-  ok  code/forward.so  74 B  sha256 bb5041f3e92c92c2
-  ok  empty            0 B   sha256 e3b0c44298fc1c14
+  unchecked  code/forward.so  74 B  sha256 bb5041f3e92c92c2
+  unchecked  empty            0 B   sha256 e3b0c44298fc1c14
 ingredients
   torch  00ff  2.13.0+cpu
 other
   timings  {"capture": 0.25}
+blobs are not checked: --verify reads them
 program: 2 lines, which --program prints
 """
 WHOLE = {
@@ -72,12 +77,14 @@ def test_everything_about_a_step(tmp_path):
     assert text.replace(str(path), "FILE") == SHOWN
     assert code == 0
     assert show(path, "--program")[1].endswith("program\n  y = x + 1\n  return y\n")
+    assert "  ok  code/forward.so  74 B  sha256" in show(path, "--verify")[1]
 
 
 def test_json_holds_the_whole_header(tmp_path):
     path = tmp_path / "a.fg"
     write(path, WHOLE, BLOBS, signer=KEY)
-    code, text = show(path, "--json")
+    assert {blob["state"] for blob in json.loads(show(path, "--json")[1])["blobs"]} == {"unchecked"}
+    code, text = show(path, "--json", "--verify")
     found = json.loads(text)
     assert code == 0
     assert found["about"] == WHOLE
@@ -107,19 +114,70 @@ def test_damage_is_shown_beside_what_is_intact(tmp_path):
     path.write_bytes(path.read_bytes()[:-1])
     code, text = show(path)
     assert code == 1
-    assert "  ok       code/forward.so" in text
-    assert "  damaged  weights" in text
+    assert "  unchecked  code/forward.so" in text
+    assert "  cut short  weights" in text
     assert "problem: " in text
     assert "is cut short" in text
+    write(path, ABOUT, BLOBS)
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    assert show(path)[0] == 0
+    code, text = show(path, "--verify")
+    assert code == 1
+    assert "  ok       code/forward.so" in text
+    assert "  damaged  weights" in text
 
 
 def test_blobs_of_a_size_that_is_made_up_take_no_time(tmp_path):
     path = tmp_path / "a.fg"
     rows = [row(f"b{index}", index << 40, 1 << 40) for index in range(1000)]
     path.write_bytes(forge(header_of(rows), file_length=len(forge(header_of(rows))) + (1000 << 40)))
-    code, text = show(path, "--json")
+    for more in ((), ("--verify",)):
+        code, text = show(path, "--json", *more)
+        assert code == 1
+        assert {blob["state"] for blob in json.loads(text)["blobs"]} == {"cut short"}
+
+
+def test_a_file_of_any_size_is_shown_at_once(tmp_path):
+    path = sparse(tmp_path / "sparse.fg", 64 << 30, WHOLE)
+    code, text = show(path)
+    assert code == 0
+    assert "68.7 GB" in text
+    os.truncate(path, 96 << 30)
+    code, text = show(path)
     assert code == 1
-    assert {blob["state"] for blob in json.loads(text)["blobs"]} == {"damaged"}
+    assert "has bytes after its end" in text
+
+
+def test_an_entry_of_a_cache(tmp_path):
+    cache = Cache(tmp_path / "cache")
+    cache.put("ab" * 32, pack(WHOLE, BLOBS))
+    (path,) = (tmp_path / "cache").rglob("*.fg")
+    code, text = show(path, "--program", "--verify")
+    assert code == 0
+    assert text.endswith("program\n  y = x + 1\n  return y\n")
+
+
+def test_the_listing_of_each_program_of_a_saved_function(tmp_path):
+    compiled = fg.compile(lambda x: torch.tanh(x).sum(), backend="eager", cache=False)
+    compiled(torch.ones(3))
+    compiled(torch.ones(4, 2))
+    compiled.save(tmp_path / "a.fg")
+    text = show(tmp_path / "a.fg", "--program")[1]
+    for number, capture in enumerate(compiled.captures, 1):
+        listing = "".join(f"  {line}\n" for line in str(capture).splitlines())
+        assert f"program {number}\n{listing}" in text
+
+
+def test_long_listings_are_cut_unless_all_is_asked_for(tmp_path):
+    path = tmp_path / "a.fg"
+    write(path, {"captures": [{"program": "y = x\n" * 3000 + "z" * 5000}] * 30}, {})
+    text = show(path, "--program")[1]
+    assert text.count("y = x") == 10 * 1000
+    assert "  and 2001 more lines, which --program --all prints\n" in text
+    assert "and 20 more programs, which --program --all prints\n" in text
+    whole = show(path, "--program", "--all")[1]
+    assert whole.count("y = x") == 30 * 3000
+    assert "z" * 5000 in whole
 
 
 @pytest.mark.parametrize("data", [b"", b"\x80\x04.", forge("[" * 1000), forge(header_of(1))])

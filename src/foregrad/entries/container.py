@@ -5,13 +5,15 @@ Reading runs nothing of an entry. Whatever is wrong with one is a CorruptArtifac
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,7 @@ from foregrad.entries.opened import File, Memory, Opened
 if TYPE_CHECKING:
     from foregrad.entries.trust import Signer, Trust
 
-__all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "unpack", "write"]
+__all__ = ["Blob", "Entry", "Header", "Limits", "pack", "read_header", "sign", "unpack", "write"]
 
 Bytes = bytes | bytearray | memoryview
 
@@ -52,12 +54,19 @@ class Entry:
         self._check(blob, hashlib.sha256(data).hexdigest())
         return data
 
-    def check(self, name: str) -> None:
-        """Read a blob piece by piece, and keep nothing of it."""
+    def check(self, name: str, told: Callable[[int], object] = int) -> None:
+        """Read a blob piece by piece, and keep nothing of it. `told` gets the length of each piece."""
+        for piece in self.pieces(name):
+            told(len(piece))
+
+    def pieces(self, name: str) -> Iterator[memoryview]:
+        """A blob piece by piece; the last one is followed by an error if the digest of all is wrong."""
         blob = self._named(name)
         digest = hashlib.sha256()
         for offset in range(blob.offset, blob.end, _PIECE):
-            digest.update(self.source.read(offset, min(_PIECE, blob.end - offset)))
+            piece = self.source.read(offset, min(_PIECE, blob.end - offset))
+            digest.update(piece)
+            yield piece
         self._check(blob, digest.hexdigest())
 
     @contextmanager
@@ -96,7 +105,34 @@ def pack(header: dict[str, Any], blobs: Mapping[str, Bytes], *, signer: Signer |
 
 def write(path: Path, header: dict[str, Any], blobs: Mapping[str, Bytes], *, signer: Signer | None = None) -> None:
     """An entry as a file, which is there as a whole or not at all; until then an older one of that name stays."""
-    pieces = list(_pieces(header, blobs, signer))
+    _write_file(path, list(_pieces(header, blobs, signer)))
+
+
+def sign(path: Path, signer: Signer, told: Callable[[int, int], object]) -> None:
+    """Sign a file, and check all of it meanwhile. Blobs are copied piece by piece; `told` gets the length of each piece
+    and of the file."""
+    entry = unpack(path)
+    if (free := shutil.disk_usage(path.parent).free) < entry.header.file_length:
+        raise OSError(
+            errno.ENOSPC, f"{path} has {entry.header.file_length} bytes, and {free} are free for its signed copy"
+        )
+    start = entry.header.blobs[0].offset if entry.header.blobs else 0
+    rows = [replace(blob, offset=blob.offset - start) for blob in entry.header.blobs]
+    _write_file(path, _signed(entry, head.build_from_rows(entry.about, rows, signer), told))
+
+
+def _signed(entry: Entry, beginning: bytes, told: Callable[[int, int], object]) -> Iterator[memoryview]:
+    yield memoryview(beginning)
+    end = 0
+    for blob in entry.header.blobs:
+        yield memoryview(bytes(head.aligned(end) - end))
+        for piece in entry.pieces(blob.name):
+            told(len(piece), entry.header.file_length)
+            yield piece
+        end = head.aligned(end) + blob.length
+
+
+def _write_file(path: Path, pieces: Iterable[memoryview]) -> None:
     scratch = path.with_name(f".fg-{secrets.token_hex(8)}.tmp")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
@@ -120,13 +156,18 @@ def unpack(source: bytes | Path, *, trust: Trust | None = None, limits: Limits =
     """An entry, to read blobs from. With `trust`, its signature is checked before its header is parsed."""
     opened = _open(source)
     header = head.read(opened, trust, limits)
+    check_length(opened, header)
+    return Entry(header, opened)
+
+
+def check_length(opened: Opened, header: Header) -> None:
+    """Refuse a file that has more or fewer bytes than its header says, or something between its blobs."""
     if opened.length != header.file_length:
         what = "is cut short" if opened.length < header.file_length else "has bytes after its end"
         raise corrupt(opened, f"{what}: it has {opened.length} bytes where {header.file_length} belong")
     for begin, end in header.gaps:
         if any(opened.read(begin, end - begin)):
             raise corrupt(opened, f"has something in bytes {begin} to {end}, where zeros belong")
-    return Entry(header, opened)
 
 
 def _open(source: bytes | Path) -> Opened:

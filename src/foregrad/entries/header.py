@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 import re
 import struct
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from foregrad.entries import strict_json
@@ -24,6 +24,7 @@ from foregrad.errors import CorruptArtifact
 MAGIC = b"\x89fg\r\n\x1a\n\0"
 VERSION = 1
 ALIGNMENT = 64
+PRELUDE_BYTES = 64
 
 #: magic, format version, length of the signature block, of the header, of the file, SHA-256 of the header
 _PRELUDE = struct.Struct("<8sIIQQ32s")
@@ -91,11 +92,21 @@ def aligned(offset: int) -> int:
 
 def build(about: dict[str, Any], blobs: Mapping[str, memoryview], signer: Signer | None) -> bytes:
     """The first part of a file, up to its first blob; a ValueError if `read` would refuse it."""
-    text, length = _write_text(about, blobs)
+    rows, end = [], 0
+    for name, view in blobs.items():
+        rows.append(Blob(name, aligned(end), len(view), hashlib.sha256(view).hexdigest()))
+        end = rows[-1].end
+    return build_from_rows(about, rows, signer)
+
+
+def build_from_rows(about: dict[str, Any], rows: Sequence[Blob], signer: Signer | None) -> bytes:
+    """The same for blobs whose digests are known; their offsets count from the first one's."""
+    text = _write_text(about, rows)
     signature_length = _SIGNATURE.size + signer.signature_length if signer else 0
     start = aligned(_PRELUDE.size + len(text) + signature_length)
     digest = hashlib.sha256(text).digest()
-    head = _PRELUDE.pack(MAGIC, VERSION, signature_length, len(text), start + length, digest) + text
+    file_length = start + (rows[-1].end if rows else 0)
+    head = _PRELUDE.pack(MAGIC, VERSION, signature_length, len(text), file_length, digest) + text
     if signer:
         head += _SIGNATURE.pack(signer.algorithm.encode(), signer.key_id)
         head += signer.sign(head)
@@ -144,16 +155,17 @@ def corrupt(source: Readable, what: str) -> CorruptArtifact:
     )
 
 
-def _write_text(about: dict[str, Any], blobs: Mapping[str, memoryview]) -> tuple[bytes, int]:
-    """The header's text, and the length of all blobs together."""
+def stated_length(prelude: bytes) -> int | None:
+    """How many bytes a file says that it has, by its first bytes; None if it is no `.fg` file of this format."""
+    if len(prelude) < _PRELUDE.size or prelude[: len(MAGIC)] != MAGIC:
+        return None
+    _, version, _, _, file_length, _ = _PRELUDE.unpack_from(prelude)
+    return int(file_length) if version == VERSION else None
+
+
+def _write_text(about: dict[str, Any], rows: Sequence[Blob]) -> bytes:
     limits = DEFAULT_LIMITS
-    rows, end = [], 0
-    for name, view in blobs.items():
-        offset = aligned(end)
-        end = offset + len(view)
-        digest = hashlib.sha256(view).hexdigest()
-        rows.append({"name": name, "offset": offset, "length": len(view), "sha256": digest})
-    header = {"format": VERSION, "about": about, "blobs": rows}
+    header = {"format": VERSION, "about": about, "blobs": [asdict(row) for row in rows]}
     try:
         text = strict_json.encode(header, depth=limits.header_depth)
         _read_text(text, 0, limits)
@@ -161,7 +173,7 @@ def _write_text(about: dict[str, Any], blobs: Mapping[str, memoryview]) -> tuple
         raise ValueError(f"this cannot be packed, since the header {error}") from None
     if len(text) > limits.header_bytes:
         raise ValueError(f"a header has at most {limits.header_bytes} bytes, this one {len(text)}; use a blob")
-    return text, end
+    return text
 
 
 def _read_signature(source: Readable, block: bytes) -> Signature | None:

@@ -58,15 +58,16 @@ class Memory:
 
 
 class File:
-    """A file, open as long as there is a reference to this."""
+    """A file from its byte `start` on, open as long as there is a reference to this."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: int = 0) -> None:
         # without O_NONBLOCK a pipe would wait for its writer
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         weakref.finalize(self, os.close, self._descriptor)
         state = os.fstat(self._descriptor)
         self.where = str(path)
-        self.length = state.st_size
+        self.length = max(0, state.st_size - start)
+        self._start = start
         if not stat.S_ISREG(state.st_mode):
             raise CorruptArtifact(f"{path} is no file but a folder, a pipe or a device; give the path of a .fg file.")
 
@@ -77,7 +78,7 @@ class File:
         buffer = _memory(max(0, min(length, self.length - offset)))
         filled = 0
         try:
-            while count := os.preadv(self._descriptor, [buffer[filled:]], offset + filled):
+            while count := os.preadv(self._descriptor, [buffer[filled:]], self._start + offset + filled):
                 filled += count
         except OSError as error:
             raise CorruptArtifact(

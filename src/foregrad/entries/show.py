@@ -1,4 +1,8 @@
-"""What `foregrad show` says of a `.fg` file. It runs nothing of the file, and sends no text of it raw to a terminal."""
+"""What `foregrad show` says of a `.fg` file. It runs nothing of the file, and sends no text of it raw to a terminal.
+
+It reads the header, which is bounded, and no blob, unless it is asked to check their digests: a file of any size is
+shown at once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foregrad.entries import header as head
-from foregrad.entries.container import Entry, unpack
+from foregrad.entries.container import Entry, check_length
 from foregrad.entries.header import DEFAULT_LIMITS, Header
 from foregrad.entries.opened import File
 from foregrad.entries.trust import Key, Trust
@@ -23,6 +27,12 @@ _KNOWN = ("kind", "name", "needs", "provenance", "signature", "ingredients", "pr
 
 #: Of each section as many rows, and of each cell as many characters, as a screen or two have room for.
 _ROWS, _WIDTH = 10, 100
+
+#: Of each listing as many lines, and of each line as many characters, as somebody reads.
+_LINES, _LINE = 1000, 400
+
+#: What is known of a blob: its digest is right; nobody has asked; the file ends before it does; its digest is wrong.
+OK, UNCHECKED, CUT, DAMAGED = "ok", "unchecked", "cut short", "damaged"
 
 
 @dataclass(frozen=True)
@@ -52,21 +62,37 @@ class Report:
         }
 
     def lines(self, *, listing: bool = False, everything: bool = False) -> Iterator[str]:
-        """The report as text: titles at the left, what belongs to them indented. `listing` adds the whole programs,
-        `everything` the rows and cells that are left out for length."""
+        """The report as text: titles at the left, what belongs to them indented. `listing` adds the programs,
+        `everything` the rows, lines and cells that are left out for length."""
         about = self.header.about
-        yield printable(" ".join(_text(about[key]) for key in ("kind", "name") if key in about) or "unnamed")
-        yield from _table(self._summary())
+        width = None if everything else _LINE
+        title = " ".join(_text(about[key]) for key in ("kind", "name") if key in about) or "unnamed"
+        yield printable(_short(title, width))
+        yield from _table([tuple(_short(cell, width) for cell in row) for row in self._summary()])
         for title, rows in self._sections().items():
             if rows:
                 yield title
                 yield from _table(rows if everything else _first(rows))
             if len(rows) > _ROWS and not everything:
                 yield f"  and {len(rows) - _ROWS} more, which --all prints"
-        for name, program in self._programs().items():
+        if UNCHECKED in self.blobs.values():
+            yield "blobs are not checked: --verify reads them"
+        yield from self._listings(listing, everything)
+        yield from (f"problem: {printable(_short(problem, width))}" for problem in self.problems)
+
+    def _listings(self, listing: bool, everything: bool) -> Iterator[str]:
+        programs = self._programs()
+        for number, (name, program) in enumerate(programs.items()):
+            if number == _ROWS and not everything:
+                yield f"and {len(programs) - _ROWS} more programs, which --program --all prints"
+                return
             yield name if listing else f"{name}: {len(program)} lines, which --program prints"
-            yield from (f"  {printable(line)}" for line in program if listing)
-        yield from (f"problem: {printable(problem)}" for problem in self.problems)
+            if not listing:
+                continue
+            shown = program if everything else program[:_LINES]
+            yield from (f"  {printable(_short(line, None if everything else _LINE))}" for line in shown)
+            if len(shown) < len(program):
+                yield f"  and {len(program) - len(shown)} more lines, which --program --all prints"
 
     @property
     def _captures(self) -> list[dict[str, Any]]:
@@ -95,7 +121,7 @@ class Report:
         signature = about.get("signature") if "signature" in about or not captures else captures[-1].get("signature")
         if not isinstance(signature, dict):
             signature = {"inputs": signature}
-        blobs = sorted(self.header.blobs, key=lambda blob: self.blobs[blob.name])  # damaged ones first
+        blobs = sorted(self.header.blobs, key=lambda blob: self.blobs[blob.name] in (OK, UNCHECKED))  # bad ones first
         return {
             "programs": [(f"{number}.", _text(one.get("reason", ""))) for number, one in enumerate(captures, 1)],
             "inputs": _columns(signature.get("inputs"), "role", "name", "spec"),
@@ -107,24 +133,31 @@ class Report:
         }
 
 
-def examine(path: Path, keys: tuple[Key, ...] = ()) -> Report:
-    """Everything there is to say of a file; with keys, one of them must have signed it.
+def examine(
+    path: Path,
+    keys: tuple[Key, ...] = (),
+    *,
+    start: int = 0,
+    told: Callable[[int, int], object] | None = None,
+) -> Report:
+    """Everything that the header of a file says, from its byte `start` on; with keys, one of them must have signed it.
 
+    With `told`, all blobs are read too, and their digests checked: it gets the length of each piece, and of all blobs.
     A file whose header cannot be read is a CorruptArtifact.
     """
-    opened = File(path)
+    opened = File(path, start)
     header = head.read(opened, None, DEFAULT_LIMITS)
     entry = Entry(header, opened)
-    damage = {name: _problem(partial(entry.check, name)) for name in entry.names}
     distrust = _problem(partial(head.read, opened, Trust(keys), DEFAULT_LIMITS)) if keys else None
-    problems = [distrust, _problem(partial(unpack, path)), *damage.values()]
-    return Report(
-        str(path),
-        header,
-        {name: "damaged" if problem else "ok" for name, problem in damage.items()},
-        _signature(header, keys, distrust),
-        tuple(problem for problem in problems if problem),
-    )
+    problems = [distrust, _problem(partial(check_length, opened, header))]
+    blobs = {blob.name: CUT if blob.end > opened.length else UNCHECKED for blob in header.blobs}
+    if told is not None:
+        whole = sum(blob.length for blob in header.blobs if blobs[blob.name] == UNCHECKED)
+        for name in [name for name, state in blobs.items() if state == UNCHECKED]:
+            problems.append(_problem(partial(entry.check, name, lambda length: told(length, whole))))
+            blobs[name] = DAMAGED if problems[-1] else OK
+    found = tuple(problem for problem in problems if problem)
+    return Report(str(path), header, blobs, _signature(header, keys, distrust), found)
 
 
 def _problem(check: Callable[[], object]) -> str | None:
@@ -179,7 +212,11 @@ def _num_tensors(value: Any) -> int:
 def _first(rows: list[Row]) -> list[Row]:
     """As many rows as there is room for: what a user passes before what a model has."""
     kept = sorted(rows, key=lambda row: row[0] != "input") if len(rows) > _ROWS else rows
-    return [tuple(c if len(c) <= _WIDTH else f"{c[: _WIDTH - 1]}…" for c in row) for row in kept[:_ROWS]]
+    return [tuple(_short(cell, _WIDTH) for cell in row) for row in kept[:_ROWS]]
+
+
+def _short(text: str, width: int | None) -> str:
+    return text if width is None or len(text) <= width else f"{text[: width - 1]}…"
 
 
 def _pairs(value: Any) -> str:

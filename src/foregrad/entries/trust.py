@@ -22,6 +22,7 @@ from typing import Any
 from foregrad.errors import UntrustedArtifact
 
 ENVIRONMENT = "FOREGRAD_CACHE_KEY"
+MOST_CHARACTERS = 4096  # of a file with a key, which may be a device that never ends
 
 _MAKE_ONE = "`openssl rand -hex 32` makes one"
 
@@ -167,7 +168,7 @@ def key_from_file(path: Path) -> Key:
     """The key in a file. A secret one is refused if others can read it, any one if others can replace it."""
     with open(path, encoding="utf-8", errors="replace") as file:
         mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        key = parse_key(file.read(4096), str(path))
+        key = parse_key(file.read(MOST_CHARACTERS), str(path))
     if mode & (0o022 if isinstance(key, PublicKey) else 0o077):
         raise ValueError(f"{path} holds a key and is open to others (mode {mode:o}): chmod 600 {path}")
     return key

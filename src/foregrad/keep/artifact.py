@@ -7,6 +7,7 @@ step = fg.load("step.fg")                               # trains the weights in 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,8 +19,8 @@ from torch.optim import Optimizer
 
 from foregrad.entries.container import Entry, read_header, unpack, write
 from foregrad.entries.trust import SecretKey, SharedKey, Trust
-from foregrad.errors import CannotKeep, StaleArtifact, UntrustedArtifact
-from foregrad.keep.calls import for_artifact, keep_calls, restorer_of, with_these_threads
+from foregrad.errors import CannotKeep, CorruptArtifact, StaleArtifact, UntrustedArtifact
+from foregrad.keep.calls import MOST_OBJECTS_BYTES, OBJECTS, for_artifact, keep_calls, restorer_of, with_these_threads
 from foregrad.keep.keyring import as_trust, labelled, signer
 from foregrad.keep.loaded import Loaded
 from foregrad.keep.needs import foregrad_version, missing, needs
@@ -132,6 +133,7 @@ def load(
     chosen = _backend(backend) if backend is not None else None
     accepted, how = _accepted(Path(path), trust)
     entry = unpack(Path(path), trust=accepted)
+    _check_sizes(entry)
     with as_described(f"what {path} holds"), no_garbage_collection():
         about = entry.about
         different = missing(about["needs"], with_code=accepted is not None)
@@ -150,6 +152,18 @@ def load(
         with entry.taken(_TENSORS) as data:
             state = stand_ins(about["state"], tensors_from_bytes(data))
             return _loaded(entry, state, path, how, chosen, is_bare=True)
+
+
+def _check_sizes(entry: Entry) -> None:
+    """Refuse a file whose parts do not fit into memory before any of them is read. A file of zeros costs nothing."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for blob in entry.header.blobs:
+        most = min(memory, MOST_OBJECTS_BYTES if blob.name == OBJECTS else memory)
+        if blob.length > most:
+            raise CorruptArtifact(
+                f"{entry.source.where} has {blob.length} bytes in its blob {blob.name!r}; the most that is read here "
+                f"is {most}. Nothing of it was used."
+            )
 
 
 def _accepted(path: Path, trust: Any) -> tuple[Trust | None, str]:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage
 
 OBJECTS = "objects.json"
+MOST_OBJECTS_BYTES = 256 << 20  # those of a large model have a few million
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from foregrad.entries.header import PRELUDE_BYTES, stated_length
 from foregrad.store.layer import MAX_BYTES, NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
 from foregrad.store.private import check_private, create, make_folder, touch, why_not_private
 from foregrad.store.seal import PLAIN, Seal
@@ -156,6 +157,9 @@ class Folder:
             return opened
         with opened as file:
             length = min(os.fstat(file.fileno()).st_size, self.max_entry_bytes) - self.seal.size
+            stated = stated_length(os.pread(file.fileno(), PRELUDE_BYTES, self.seal.size))
+            if stated is not None and stated != length:
+                return Miss(f"damaged: it has {length} bytes where {stated} belong")
             seal, data = file.read(self.seal.size), file.read(max(0, length))
         return self.seal.open(key, seal, data) or Hit(data, self.name)
 

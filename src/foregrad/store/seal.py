@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from foregrad.entries.opened import File
 from foregrad.store.layer import Miss
 
 if TYPE_CHECKING:
@@ -38,7 +40,7 @@ class Seal:
 
     @property
     def size(self) -> int:
-        return len(self.kind) + (64 if self.kind == _KINDS["ed25519"] else 32)
+        return _size(self.kind)
 
     def of(self, key: str, data: bytes) -> bytes:
         """The bytes to write before the data."""
@@ -67,6 +69,16 @@ class Seal:
 
     def _message(self, key: str, data: bytes) -> bytes:
         return self.kind + key.encode() + b"\0" + hashlib.sha256(data).digest()
+
+
+def seal_length(path: Path) -> int:
+    """How many bytes of a file are the seal of an entry of a cache; 0 if it has none."""
+    kind = bytes(File(path).read(0, 8))
+    return _size(kind) if kind in _KINDS.values() else 0
+
+
+def _size(kind: bytes) -> int:
+    return len(kind) + (64 if kind == _KINDS["ed25519"] else 32)
 
 
 #: For what nobody else can write.
