@@ -117,10 +117,20 @@ class Describer:
         return {"is": "stage", "name": stage.name, "backwards": backwards, "tangents": tangents}
 
     def _structure(self, structure: TreeSpec) -> Any:
-        text = tree_spec_to_text(structure)
-        if text is None:
-            raise CannotKeep(f"a result is a container that pytree cannot write down: {structure}")
-        return {"is": "structure", "text": text}
+        parts: list[Any] = []
+        text = tree_spec_to_text(structure, parts)
+        return {"is": "structure", "text": text, "parts": [self._part_of_structure(part) for part in parts]}
+
+    def _part_of_structure(self, part: Any) -> Any:
+        """A class of which a result is, or what pytree keeps with it: other processes find it if they have its code."""
+        for one in part if isinstance(part, tuple) else (part,):
+            if isinstance(one, type) and not self.needs_code and (name_of(one) or "").partition(".")[0] not in ROOTS:
+                raise CannotKeep(
+                    f"a result is a {one.__qualname__}, a class of yours, and a file has no code.\nReturn a tuple or a "
+                    "dict, or register the class by a name, where it is saved and where it is loaded: "
+                    "torch.export.register_dataclass(..., serialized_type_name=...)"
+                )
+        return self(part)
 
     def _tensor(self, tensor: torch.Tensor) -> Any:
         if type(tensor) is not torch.Tensor or tensor.requires_grad or tensor.layout != torch.strided:

@@ -127,7 +127,7 @@ class Restorer:
         return cache(lambda: graph_from_json(data, self))  # most are never asked for
 
     def _structure(self, data: Any) -> Any:
-        return tree_spec_from_text(data["text"])
+        return tree_spec_from_text(data["text"], [self(part) for part in data["parts"]])
 
     def _tensor(self, data: Any) -> Any:
         spec: Spec = self(data["spec"])

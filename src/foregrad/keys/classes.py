@@ -17,12 +17,13 @@ from foregrad.keys.bytecode import facts_of
 from foregrad.keys.doubts import doubt_about, words
 from foregrad.keys.libraries import Library, library_of, library_of_class, library_of_function
 from foregrad.keys.walk import Shower, Walk
-from foregrad.substrate_keys import registered_with
+from foregrad.substrate_keys import pytree_functions, registered_with
 
 
 def show_class(walk: Walk, cls: type, place: str) -> str:
     """A class that code can use: it may make objects of it."""
-    text = kind_of(walk, cls)
+    functions = [walk.show(one, f"the flattening of {place}") for one in pytree_functions(cls)]
+    text = " ".join([kind_of(walk, cls), *functions])
     walk.is_dynamic |= cls in (operator.attrgetter, operator.methodcaller)
     if library_of_class(cls) is None:
         name, is_new = walk.name(f"making of {text}", cls)
