@@ -75,7 +75,7 @@ def _node_from_json(data: Any, parts: Sequence[Any]) -> TreeSpec:
         return TreeSpec(parts[context], parts[context + 1], children)
     if name in _RETURN_TYPES:
         return _return_type(name, context, children)
-    leaves = [{"type": None, "context": None, "children_spec": []}] * len(children)
+    leaves: list[Any] = [{"type": None, "context": None, "children_spec": []}] * len(children)
     alone = treespec_loads(json.dumps([_PROTOCOL, {**data, "children_spec": leaves}]))
     return TreeSpec(alone.type, alone.context, children)
 

@@ -29,6 +29,7 @@ __all__ = [
     "foreign_decompositions",
     "foreign_fakes",
     "global_hooks",
+    "is_global_hooks",
     "global_state",
     "op_name",
     "python_parts_of_op",
@@ -85,10 +86,25 @@ _WRITTEN_BY_TORCH = frozenset({"torch._inductor.config.aot_inductor.metadata"})
 
 
 def global_hooks() -> dict[str, list[Any]]:
-    """Hooks that run at every module or optimizer, by their kind."""
-    homes = (torch.nn.modules.module, sys.modules["torch.optim.optimizer"])
-    found = {name: value for home in homes for name, value in vars(home).items() if name.startswith("_global_")}
-    return {name: list(hooks.values()) for name, hooks in found.items() if isinstance(hooks, dict) and hooks}
+    """Hooks that run at every module or optimizer, by their kind and in their order; and which of them are called in a
+    special way. The numbers by which torch knows them differ from process to process."""
+    found = {name: value for home in _HOMES_OF_HOOKS for name, value in vars(sys.modules[home]).items()}
+    tables = {name: hooks for name, hooks in found.items() if name.startswith(_GLOBAL) and isinstance(hooks, dict)}
+    flags = {name for name, hooks in tables.items() if all(value is True for value in hooks.values())}
+    places = {n: f"{name} {i}" for name in tables.keys() - flags for i, n in enumerate(tables[name])}
+    return {
+        name: sorted(places.get(number, "none") for number in hooks) if name in flags else list(hooks.values())
+        for name, hooks in tables.items()
+        if hooks
+    }
+
+
+def is_global_hooks(home: str, name: str) -> bool:
+    """Whether a variable of a module holds hooks of all modules or optimizers."""
+    return home in _HOMES_OF_HOOKS and name.startswith(_GLOBAL)
+
+
+_HOMES_OF_HOOKS, _GLOBAL = ("torch.nn.modules.module", "torch.optim.optimizer"), "_global_"
 
 
 def op_name(op: Any) -> str:

@@ -17,7 +17,7 @@ from foregrad.keys.bytecode import facts_of
 from foregrad.keys.doubts import doubt_about, words
 from foregrad.keys.libraries import Library, library_of, library_of_class, library_of_function
 from foregrad.keys.walk import Shower, Walk
-from foregrad.substrate_keys import pytree_functions, registered_with
+from foregrad.substrate_keys import is_global_hooks, pytree_functions, registered_with
 
 
 def show_class(walk: Walk, cls: type, place: str) -> str:
@@ -205,6 +205,8 @@ def show_foreign(walk: Walk, value: Any, place: str) -> None:
 def show_registered(walk: Walk, home: Any, title: str) -> None:
     """Functions that users have registered with a library: in a dict, or in one that an object or its class has."""
     for name, value in vars(home).items():
+        if is_global_hooks(title, name):  # which are in every key
+            continue
         if isinstance(value, dict):
             tables = [value]
         elif isinstance(value, _NO_HOLDERS) or not hasattr(type(value), "__dict__"):

@@ -23,6 +23,7 @@ from foregrad.runtime.nodes import (
     Entries,
     Fields,
     Holder,
+    Hooks,
     Items,
     Node,
     Pinned,
@@ -33,6 +34,7 @@ from foregrad.runtime.nodes import (
 from foregrad.runtime.objects import LOGGERS_OWN, field, has_own_getattr, hides_state, holds_nothing_of_users, slots_of
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
+from foregrad.substrate_keys import is_global_hooks
 from foregrad.words.kinds import attributes_in, is_a
 
 #: Arrays beyond as many bytes, and containers beyond as many items, are not compared at each call.
@@ -71,6 +73,8 @@ _VIEWS: tuple[type, ...] = (MappingProxyType, type({}.keys()), type({}.values())
 
 
 def contents_of(walk: Walk, value: Any, name: str) -> Holder:
+    if is_a(value, dict) and is_global_hooks(*name.rpartition(".")[::2]):
+        return walk.hold(Hooks(name, value), [Part(f"{name}[{i}]", one) for i, one in enumerate(value.values())])
     if is_a(value, dict):
         return walk.hold(Entries(name, value), _entries(value, name))
     has_places = is_a(value, (list, tuple, collections.deque))
