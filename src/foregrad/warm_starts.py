@@ -72,7 +72,7 @@ class WarmStarts:
         return {"dynamic": self.way.dynamic}
 
     def _places(self) -> Places:
-        return Places(self._state(), self._target)
+        return Places(self._state(), self._target, hooks=True)
 
     def _lookup(self, args: Any, kwargs: Any) -> Lookup | None:
         sources = self._sources(args, kwargs)

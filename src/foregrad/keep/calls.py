@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from foregrad.errors import CannotKeep, CorruptArtifact
 from foregrad.keep.code_files import Bytes, code_file, write_once
-from foregrad.keep.places import Places, names_in
+from foregrad.keep.hook_places import names_in
+from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer, as_described
 from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED
 from foregrad.runtime.same import SameState

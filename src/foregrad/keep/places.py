@@ -8,28 +8,33 @@
 {"is": "defaults"}                                       the defaults of its parameters
 {"is": "bound"}                                          the attributes of the object that the function is a method of
 {"is": "held", "by": ..., "name": "net", "path": "0"}    a module in one of the function's variables, or a part of it
+{"is": "hook", "of": {...}, "table": ..., ...}           what holds a variable of a hook: see `hook_places.py`
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from types import CellType, CodeType
+from types import CellType
 from typing import Any
 
 import torch
 
-from foregrad.errors import StaleArtifact
+from foregrad.errors import CorruptArtifact, StaleArtifact
+from foregrad.keep.hook_places import contents_of, find_part, names_in, parts_of_hooks
 
 #: What a module has in any case, and is read by other names.
 _TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
 
 
 class Places:
-    """The function and the state of a call."""
+    """The function and the state of a call. With `hooks`, also what belongs to hooks of modules, in which a file from
+    somebody else has nothing to look for."""
 
-    def __init__(self, state: tuple[Any, ...], function: Callable[..., Any] | None) -> None:
+    def __init__(self, state: tuple[Any, ...], function: Callable[..., Any] | None, *, hooks: bool = False) -> None:
         self._state = state
+        self._hooks = hooks
+        self._tops: set[int] = set()
         self._function = None if function is None or isinstance(function, torch.nn.Module) else function
         self._known: dict[int, dict[str, Any]] = {}
         for number, one in enumerate(state):
@@ -50,8 +55,21 @@ class Places:
         for by, name, value in self._variables():
             if issubclass(type(value), torch.nn.Module):
                 self._add_modules(value, {"is": "held", "by": by, "name": name})
+        if hooks:
+            self._add_hooks(None, None)
+
+    def _add_hooks(self, of: dict[str, Any] | None, module: torch.nn.Module | None) -> None:
+        for part in parts_of_hooks(module):
+            place = {"is": "hook", "of": of, **part.place}
+            self._known.setdefault(id(part.owner), place)
+            for name, value in part.seen.items():
+                if issubclass(type(value), torch.nn.Module):
+                    self._add_modules(value, {"is": "held", "by": place, "name": name})
 
     def _add_modules(self, top: torch.nn.Module, place: dict[str, Any]) -> None:
+        if id(top) in self._tops:
+            return
+        self._tops.add(id(top))
         for path, module in top.named_modules():
             here = {**place, "path": path}
             self._known.setdefault(id(module), here)
@@ -59,11 +77,13 @@ class Places:
             for name, value in vars(module).items():
                 if name not in _TABLES and _has_tensors(value):
                     self._known.setdefault(id(value), {"is": "attribute", "of": here, "name": name})
+            if self._hooks:
+                self._add_hooks(here, module)
 
     def _variables(self) -> Iterator[tuple[dict[str, Any], str, Any]]:
         """What the function can name: variables around it, globals that it reads, attributes of its object."""
         for name, cell in self._cells().items():
-            yield {"is": "cell", "name": name}, name, _contents(cell)
+            yield {"is": "cell", "name": name}, name, contents_of(cell)
         function, bound = self._code_owner(), self._bound()
         variables: dict[str, Any] = {} if function is None else function.__globals__
         for name in sorted(names_in(function.__code__)) if function is not None else ():
@@ -95,6 +115,8 @@ class Places:
             return self._found(self._bound(), "the object that the function is a method of")
         if kind == "held":
             return self._held(place)
+        if kind == "hook":
+            return self._part_of_hook(place)
         if place["of"] >= len(self._state):
             raise StaleArtifact(f"{len(self._state)} states are given, and the file was made for more")
         one = self._state[place["of"]]
@@ -102,9 +124,14 @@ class Places:
             return one
         return _part_of(one, place["path"])
 
+    def _part_of_hook(self, place: dict[str, Any]) -> Any:
+        if not self._hooks:
+            raise CorruptArtifact("a file has no place in a hook")
+        return find_part(None if place["of"] is None else self.find(place["of"]), place)
+
     def _held(self, place: dict[str, Any]) -> Any:
         by, name = self.find(place["by"]), place["name"]
-        found = _contents(by) if isinstance(by, CellType) else by.get(name)
+        found = contents_of(by) if isinstance(by, CellType) else by.get(name)
         if not issubclass(type(found), torch.nn.Module):
             raise StaleArtifact(f"{name} is no module: the program reads it when it is called")
         return _part_of(found, place["path"])
@@ -153,18 +180,6 @@ def _part_of(module: Any, path: str) -> Any:
         raise StaleArtifact(f"{type(module).__name__} has no module {path!r}") from None
 
 
-def _contents(cell: Any) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # nothing yet
-        return None
-
-
-def names_in(code: CodeType) -> set[str]:
-    """Names in code, and in the functions inside."""
-    return {*code.co_names}.union(*(names_in(one) for one in code.co_consts if isinstance(one, CodeType)))
-
-
 PLACES = (
     "attribute",
     "attributes",
@@ -175,6 +190,7 @@ PLACES = (
     "target",
     "globals",
     "held",
+    "hook",
     "state",
     "module",
 )

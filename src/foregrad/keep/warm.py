@@ -176,8 +176,8 @@ def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
         if (isinstance(value, torch.Tensor) or name.startswith(OWNER)) and places.of(value) is None:
             what = f"a tensor {Spec.of(value)}" if isinstance(value, torch.Tensor) else _parts_read(found.text, name)
             raise CannotKeep(
-                f"it reads {what}, kept in none of the function's own variables, its modules and its declared "
-                "state, so that no other process could find it"
+                f"it reads {what}, kept in none of the function's own variables, its modules, their hooks and "
+                "its declared state, so that no other process could find it"
             )
 
 

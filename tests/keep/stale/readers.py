@@ -46,6 +46,23 @@ READERS = {
     "forward pre-hook": _reader(
         "o$n = torch.nn.Identity()\no$n.register_forward_pre_hook(lambda m, a: (a[0] * (lambda x: $e)(a[0]),))"
     ),
+    "forward hook of an object": _reader(
+        "class H$n:\n    def __call__(self, m, a, k, r):\n        x = a[0]\n        return r * ($e)⟦¦ * 2⟧\n"
+        "o$n = torch.nn.Identity()\no$n.register_forward_hook(H$n(), with_kwargs=True⟦¦, always_call=True⟧)"
+    ),
+    "forward hook with a tensor": _reader(
+        "import functools\ndef h$n(w, m, a, r):\n    x = a[0]\n    return r * w * ($e)⟦¦ * 2⟧\n"
+        "o$n = torch.nn.Identity()\no$n.register_forward_hook(functools.partial(h$n, torch.ones(1)))"
+    ),
+    "forward hooks in an order": _reader(
+        "o$n = torch.nn.Identity()\no$n.register_forward_hook(lambda m, a, r: r + (lambda x: $e)(a[0]))\n"
+        "o$n.register_forward_hook(lambda m, a, r: r * 2, prepend=⟦True¦False⟧)"
+    ),
+    "hook of all modules of an object": _reader(
+        "class H$n:\n    def go(self, m, a, r):\n        x = a[0]\n"
+        "        return r * ($e)⟦¦ * 2⟧ if isinstance(m, torch.nn.ReLU6) else None\n"
+        "o$n = torch.nn.ReLU6()\ntorch.nn.modules.module.register_module_forward_hook(H$n().go)"
+    ),
     "forward of an instance": _reader("o$n = torch.nn.Identity()\no$n.forward = lambda x: x * ($e)⟦¦ * 2⟧"),
     "parametrization": _reader(
         "class Z$n(torch.nn.Module):\n    def forward(self, x):\n        return x * ($e)\no$n = torch.nn.Linear(3, 1, bias=False)\n"
