@@ -5,8 +5,10 @@ python benchmarks/warm.py --figures FILE --markdown docs/warm.md       # write a
 
 Every run is a process of its own, `warm_step.py`, in interleaved rounds: eager, `torch.compile` with its caches filled
 by an earlier process, foregrad with a cache that was filled in the same way, foregrad with a saved step and nothing
-else, and JAX (`jax_first_step.py`, from after `import jax`) with its persistent cache. The losses of the two steps are
-compared with eager's.
+else, and JAX (`jax_first_step.py`, from after `import jax`) with its persistent cache. A saved step is loaded with its
+code, which is signed, and by somebody who does not know the key: from data, compiled there, without and with kernels
+that an earlier load has built; beside a step that is traced and compiled with such kernels. The losses of the two steps
+are compared with eager's.
 """
 
 import argparse
@@ -30,11 +32,13 @@ from workloads import build
 
 HERE = Path(__file__).parent
 WORKLOADS = ("mlp-small", "gpt", "blocks-100")
-EAGER, PEER, ARTIFACT, HIT, JAX = "eager", "torch.compile", "artifact", "cache hit", "JAX"
-SIDES = (EAGER, PEER, HIT, ARTIFACT, JAX)
+EAGER, PEER, HIT, JAX = "eager", "torch.compile", "cache hit", "JAX"
+SIGNED, DATA, DATA_COLD = "signed artifact", "data-only artifact, kernels kept", "data-only artifact, nothing kept"
+CLEAN = "compiled anew, kernels kept"
+SIDES = (EAGER, PEER, HIT, SIGNED, DATA, DATA_COLD, CLEAN, JAX)
 STEPS = ("first", "second")
 OPTAX = {"learning_rate": 1e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "weight_decay": 1e-2}  # AdamW's own
-FOUND = "found without tracing"
+FOUND, WITH_CODE, FROM_DATA = "found without tracing", "the code in the file", "built here from the data"
 FIFTH, OVER_EAGER, IMPORT = 0.2, 100.0, 150.0
 AGREE = 1e-4
 MARK = "<!-- below this line the page is written by benchmarks/warm.py -->\n"
@@ -139,6 +143,7 @@ class Start:
     def __init__(self, workload: str, side: str, folder: Path, options: argparse.Namespace) -> None:
         self.workload, self.side, self.folder, self.options = workload, side, folder, options
         self.origins: list[str] = []
+        self.how = ""
 
     def __call__(self) -> Run:
         if self.side == JAX:
@@ -147,16 +152,28 @@ class Start:
             told = ask(command, self.options, jax_places(self.folder), **held_to(self.options.threads))
         else:
             with tempfile.TemporaryDirectory(dir=self.folder) as empty:
-                # an artifact comes to a machine that has nothing else
-                kept = {"FOREGRAD_CACHE_DIR": empty} if self.side == ARTIFACT else {}
                 command = worker(self.side, self.workload, self.folder, self.options)
-                told = ask(command, self.options, places(self.folder) | kept)
+                told = ask(command, self.options, places(self.folder) | self.kept(Path(empty)))
         found = json.loads(told)
-        self.origins = found["origins"]
+        self.origins, self.how = found["origins"], found["how"]
         return Run(self.workload, self.side, tuple(found["seconds"]), tuple(found["losses"]))
 
+    def kept(self, empty: Path) -> dict[str, str]:
+        """The folders in which a side finds something else than all others do."""
+        own = self.folder / ("data" if self.side == DATA else "anew")
+        stranger = {"FOREGRAD_CONFIG_DIR": str(empty / "config")}  # who has saved the step is not known there
+        return {
+            SIGNED: {"FOREGRAD_CACHE_DIR": str(empty)},  # it comes to a machine that has nothing else
+            DATA_COLD: kernels(empty) | stranger,
+            DATA: kernels(own) | stranger,
+            CLEAN: kernels(own),
+        }.get(self.side, {})
+
     def check(self) -> None:
-        """Whether the last start was a warm one."""
+        """Whether the last start was what it is said to be."""
+        expected = {SIGNED: WITH_CODE, DATA: FROM_DATA, DATA_COLD: FROM_DATA}.get(self.side, "")
+        if not self.how.startswith(expected):
+            raise Failed(f"{self.workload}: {self.side} is {self.how!r}, not {expected!r}")
         if self.side == HIT and self.origins != [FOUND] * len(STEPS):
             raise Failed(f"{self.workload}: captures of a cache hit are {self.origins}, not {FOUND!r}")
 
@@ -166,11 +183,15 @@ def worker(side: str, workload: str, folder: Path, options: argparse.Namespace) 
 
 
 def places(folder: Path) -> dict[str, str]:
-    return {
-        "TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"),
-        "FOREGRAD_CACHE_DIR": str(folder / "foregrad"),
+    return kernels(folder) | {
+        "FOREGRAD_CONFIG_DIR": str(folder / "config"),  # the key that signs
         "FOREGRAD_CACHE": "off",  # but for the cache that is given by name
     }
+
+
+def kernels(folder: Path) -> dict[str, str]:
+    """Where compiled kernels are kept."""
+    return {"TORCHINDUCTOR_CACHE_DIR": str(folder / "inductor"), "FOREGRAD_CACHE_DIR": str(folder / "foregrad")}
 
 
 def jax_places(folder: Path) -> dict[str, str]:
@@ -231,12 +252,16 @@ def verdicts(runs: list[Run], imports: list[float]) -> list[str]:
     lines = []
     for name in dict.fromkeys(run.workload for run in runs):
         times = {side: time.median for side in SIDES if (time := of(runs, name, side))}
-        for side in (ARTIFACT, HIT):
+        for side in (SIGNED, HIT):
             if side in times and PEER in times:
                 lines.append(f"{name}: {side} / {PEER}: {verdict(times[side] / times[PEER], at_most=FIFTH)}")
-        if ARTIFACT in times and EAGER in times:
-            over = (times[ARTIFACT] - times[EAGER]) * 1e3
-            lines.append(f"{name}: {ARTIFACT} - {EAGER}, ms: {verdict(over, at_most=OVER_EAGER)}")
+        if SIGNED in times and EAGER in times:
+            over = (times[SIGNED] - times[EAGER]) * 1e3
+            lines.append(f"{name}: {SIGNED} - {EAGER}, ms: {verdict(over, at_most=OVER_EAGER)}")
+        data, clean = (of(runs, name, side, step=1) for side in (DATA, CLEAN))  # compiled code runs in the second
+        if data and clean:
+            ratio = data.median / clean.median
+            lines.append(f"{name}: second step, {DATA} / {CLEAN}: {verdict(ratio, at_most=1.0)}")
         is_equal = "[green]yes[/]" if apart(runs, name) < AGREE else "[red]no[/]"
         lines.append(f"{name}: losses agree to {AGREE:g}: {is_equal}")
     lines.append(

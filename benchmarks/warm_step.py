@@ -4,7 +4,7 @@ python benchmarks/warm_step.py SIDE WORKLOAD FOLDER [THREADS] [BACKEND]
 
 FOLDER holds what earlier processes have left: the inputs, and an artifact or a cache. `prepare` in place of a side
 writes inputs and artifact. Prints one line of JSON: seconds to the end of the first and of the second step, their
-losses, and where foregrad's captures come from.
+losses, where foregrad's captures come from, and what was used of a file.
 """
 
 import json
@@ -37,7 +37,8 @@ def main(side: str, workload: str, folder: str, threads: str = "1", backend: str
         losses.append(step(*inputs).item())
         seconds.append(time.perf_counter() - STARTED)
     origins = [made.origin.how for made in getattr(step, "captures", ()) if hasattr(made, "origin")]
-    print(json.dumps({"seconds": seconds, "losses": losses, "origins": origins}))
+    how = getattr(step, "how", "")
+    print(json.dumps({"seconds": seconds, "losses": losses, "origins": origins, "how": how}))
 
 
 def build(workload: str) -> tuple[nn.Module, AdamW]:
@@ -70,10 +71,10 @@ def torch_compile(workload: str, place: Path, backend: str) -> Step:
 
 
 def artifact(workload: str, place: Path, backend: str) -> Step:
-    """Neither the model nor the optimizer is built: both are in the file."""
+    """Neither the model nor the optimizer is built: both are in the file. Who does not trust it compiles here."""
     import foregrad as fg
 
-    return fg.load(place / "step.fg")
+    return fg.load(place / "step.fg", backend=backend)
 
 
 def hit(workload: str, place: Path, backend: str) -> Step:
@@ -83,11 +84,21 @@ def hit(workload: str, place: Path, backend: str) -> Step:
     return fg.step(model, optimizer, backend=backend, cache=place / "programs")(step_of(model, optimizer))
 
 
+def anew(workload: str, place: Path, backend: str) -> Step:
+    import foregrad as fg
+
+    model, optimizer = build(workload)
+    return fg.step(model, optimizer, backend=backend, cache=False)(step_of(model, optimizer))
+
+
 SIDES: dict[str, Callable[[str, Path, str], Step]] = {
     "eager": eager,
     "torch.compile": torch_compile,
-    "artifact": artifact,
+    "signed artifact": artifact,
+    "data-only artifact, kernels kept": artifact,
+    "data-only artifact, nothing kept": artifact,
     "cache hit": hit,
+    "compiled anew, kernels kept": anew,
 }
 
 
