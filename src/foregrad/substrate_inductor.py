@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
@@ -20,6 +22,7 @@ import torch
 from torch import fx
 
 from foregrad.substrate import FakeTensorMode, quiet_torch
+from foregrad.words import children
 from foregrad.words.folders import build_folder
 from foregrad.words.held import Held
 
@@ -244,6 +247,16 @@ def build_with(run: Callable[[list[str], Path], tuple[int, str]]) -> None:
             raise exc.CppCompileError(command, said)
 
     cpp_builder.run_compile_cmd = run_compile_cmd
+
+
+def end_with_this_process() -> None:
+    """Let what Inductor asks of compilers and tries in processes end when this process does."""
+    from torch._inductor import codecache, cpp_builder, cpu_vec_isa
+
+    ours = {"Popen": children.Child, "run": children.run}
+    ours |= {"check_output": children.check_output, "check_call": children.check_call}
+    for module in (codecache, cpp_builder, cpu_vec_isa):
+        module.subprocess = SimpleNamespace(**vars(subprocess) | ours)  # type: ignore[attr-defined]
 
 
 def use_compiler(name: str) -> None:

@@ -1,10 +1,10 @@
-"""Builds: runs of the C++ compiler. Each makes a whole file or none, and an interrupt stops those under way."""
+"""Builds: runs of the C++ compiler. Each makes a whole file or none, an interrupt stops those under way, and none goes
+on when this process is gone."""
 
 from __future__ import annotations
 
 import os
 import shutil
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from foregrad.substrate_inductor import BUILD_FOLDER, forget_unfinished_kernels
+from foregrad.words.children import Child
 
 _PATIENCE_SECONDS = 2.0
 
@@ -21,7 +22,7 @@ class Builds:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._running: set[subprocess.Popen[str]] = set()
+        self._running: set[Child] = set()
         self._is_stopped = False
 
     def run(self, command: list[str], folder: Path) -> tuple[int, str]:
@@ -46,7 +47,7 @@ class Builds:
         with self._lock:
             if self._is_stopped:
                 return 1, "interrupted"
-            process = subprocess.Popen(
+            process = Child(
                 command,
                 cwd=folder,
                 env=os.environ | {"TMPDIR": str(folder)},
@@ -54,7 +55,6 @@ class Builds:
                 stderr=subprocess.STDOUT,
                 text=True,
                 errors="replace",
-                process_group=0,
             )
             self._running.add(process)
         try:
@@ -73,7 +73,7 @@ class Builds:
             running = list(self._running)
         try:
             for process in running:
-                _signal(process, signal.SIGTERM)
+                process.terminate()
             yield
         finally:
             self._is_stopped = False
@@ -95,17 +95,12 @@ def stopped_by_interrupts() -> Iterator[None]:
         raise
 
 
-def _end(process: subprocess.Popen[str]) -> None:
+def _end(process: Child) -> None:
     if process.poll() is not None:
         return
-    _signal(process, signal.SIGTERM)
+    process.terminate()
     try:
         process.wait(_PATIENCE_SECONDS)
     except subprocess.TimeoutExpired:
-        _signal(process, signal.SIGKILL)
+        process.kill()
         process.wait()
-
-
-def _signal(process: subprocess.Popen[str], number: int) -> None:
-    if process.poll() is None:
-        os.killpg(process.pid, number)

@@ -14,7 +14,6 @@ import json
 import os
 import platform
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,6 +23,7 @@ from typing import Any
 
 import torch
 
+from foregrad.words import children
 from foregrad.words.folders import code_folder
 
 
@@ -40,6 +40,7 @@ def prepare() -> Toolchain:
     from foregrad.backends.builds import builds
     from foregrad.substrate_inductor import (
         build_with,
+        end_with_this_process,
         keep_precompiled_headers,
         probe_instruction_sets,
         use_compiler,
@@ -49,6 +50,7 @@ def prepare() -> Toolchain:
     if path is None:
         raise RuntimeError("there is no C++ compiler: install g++, or name one in CXX")
     toolchain = Toolchain.of(path)
+    end_with_this_process()
     build_with(builds.run)
     use_compiler(os.environ.get("CXX") or Path(path).name)
     toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
@@ -146,7 +148,7 @@ def _cpu() -> str:
 
 def version_text(compiler: str) -> str:
     """The first line of what the compiler says about itself."""
-    said = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=False).stdout
+    said = children.run([compiler, "--version"], capture_output=True, text=True).stdout
     return said.splitlines()[0] if said else "version unknown"
 
 

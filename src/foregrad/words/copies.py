@@ -7,6 +7,7 @@ the same process may run meanwhile. A copy of the process has all of them for it
 from __future__ import annotations
 
 import atexit
+import fcntl
 import json
 import os
 import select
@@ -44,6 +45,7 @@ def in_a_copy(work: Callable[[], Any], done: Callable[[Any], object]) -> threadi
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
+        os.close(reader)
         _work(work, writer)
     os.close(writer)
     thread = threading.Thread(target=_wait, args=(child, reader, done), daemon=True, name="foregrad check")
@@ -56,7 +58,8 @@ def _work(work: Callable[[], Any], writer: int) -> None:
     """All that the copy does. It says nothing on the screen, and leaves without what else its end would do."""
     try:
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.setitimer(signal.ITIMER_REAL, _LIMIT_SECONDS)  # it ends, even if nobody is left to end it
+        signal.setitimer(signal.ITIMER_REAL, _LIMIT_SECONDS)
+        _end_with_reader(writer, True)
         os.nice(10)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, 1)
@@ -65,10 +68,20 @@ def _work(work: Callable[[], Any], writer: int) -> None:
     except BaseException as error:  # noqa: BLE001  whatever it is, the process that was copied says so
         answer = {"failed": f"{type(error).__name__}: {error}"}
     try:
+        _end_with_reader(writer, False)
         with open(writer, "w") as file:
             json.dump(answer, file)
     finally:
         os._exit(0)
+
+
+def _end_with_reader(writer: int, is_on: bool) -> None:
+    """Whether the kernel kills this process when nobody is left to read what it writes. Not while it writes: that there
+    is room again is told in the same way."""
+    fcntl.fcntl(writer, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(writer, fcntl.F_SETSIG, signal.SIGKILL)
+    flags = fcntl.fcntl(writer, fcntl.F_GETFL)
+    fcntl.fcntl(writer, fcntl.F_SETFL, flags | os.O_ASYNC if is_on else flags & ~os.O_ASYNC)
 
 
 def _wait(child: int, reader: int, done: Callable[[Any], object]) -> None:
