@@ -2,7 +2,7 @@
 
 A child is a process group of its own, under a shell. The shell holds the read end of a pipe whose write end nobody has
 but this process: when it is gone, killed or not, the read returns, and the group is killed with all that the program
-has started. (`PR_SET_PDEATHSIG` would follow the thread that starts a program, and is not passed on to what that starts.)
+has started. (`PR_SET_PDEATHSIG` would follow the thread that starts a program, and is not passed on to the next.)
 """
 
 from __future__ import annotations
