@@ -1,14 +1,18 @@
 """One process makes an entry, the others wait for it, and somebody takes over when it dies."""
 
+import math
 import os
+import signal
 import threading
 import time
 
 import pytest
 
 import foregrad as fg
+from foregrad.entries.trust import SharedKey
 from foregrad.store import claim as claims
 from foregrad.store.lease_file import LeaseFile
+from foregrad.store.seal import Seal
 from tests.keep.claimants import code_of, fork, kill, until
 
 KEY = "ab" * 32
@@ -106,6 +110,64 @@ def test_a_killed_owner_is_noticed_before_its_lease_runs_out(cache, folder, monk
         assert claim.found is None
         assert claim.reason == "the lease is ours"
     assert not lease(folder).exists()
+
+
+def test_an_owner_that_has_ended_and_was_not_waited_for_is_dead(cache, folder, monkeypatch):
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 600.0)
+    owner = hold(folder)
+    os.kill(owner, signal.SIGKILL)  # its parent, which we are, does not look: its number still answers
+    with cache.claim(KEY, timeout=60) as claim:
+        assert claim.reason == "the lease is ours"
+    os.waitpid(owner, 0)
+
+
+def test_a_process_that_has_got_the_number_of_a_dead_owner_is_not_the_owner(cache, folder, monkeypatch):
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 600.0)
+    kill(hold(folder))
+    machine, process, rest = lease(folder).read_text().split(" ", 2)
+    started = process.partition("@")[2]
+    lease(folder).write_text(f"{machine} {os.getpid()}@{started} {rest}")  # ours by its number, and older than we are
+    with cache.claim(KEY, timeout=60) as claim:
+        assert claim.reason == "the lease is ours"
+
+
+def test_a_stopped_owner_is_given_up_when_it_does_not_renew(cache, folder, monkeypatch):
+    monkeypatch.setattr(claims, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(claims, "_RENEW_SECONDS", 0.1)
+    owner = hold(folder)
+    try:
+        with cache.claim(KEY, timeout=2.0) as claim:
+            assert "is still at it" in claim.reason
+        os.kill(owner, signal.SIGSTOP)
+        with cache.claim(KEY, timeout=60) as claim:
+            assert claim.reason == "the lease is ours"
+    finally:
+        kill(owner)
+
+
+def test_a_stopped_owner_costs_five_seconds():
+    assert claims.LEASE_SECONDS == 5.0
+    assert claims._RENEW_SECONDS <= 1.25  # one that is late three times is still alive
+
+
+def test_an_entry_that_is_not_enough_is_waited_for(folder):
+    """Of what is made in two parts, the second is made once, too."""
+    cache = fg.Cache(folder)
+    cache.put(KEY, b"half")
+
+    def is_whole(hit):
+        return hit.data == b"whole"
+
+    def work():
+        with fg.Cache(folder).claim(KEY, timeout=60, is_enough=is_whole) as claim:
+            assert claim.found.data == b"whole"
+
+    with cache.claim(KEY, is_enough=is_whole) as claim:
+        assert claim.found is None
+        waiters = [fork(work) for _ in range(3)]
+        time.sleep(0.3)
+        cache.put(KEY, b"whole")
+    assert [code_of(waiter) for waiter in waiters] == [0] * 3
 
 
 def test_owners_are_killed_until_one_finishes(folder, tmp_path):
@@ -210,3 +272,75 @@ def test_without_leases_everybody_works(cache, monkeypatch, broken):
             time.sleep(0.03)
             cache.put(key, b"made")
         assert cache.get(key).data == b"made"
+
+
+# Places that others can write
+
+SECRET = b"a secret that all of them have and share"
+
+
+@pytest.fixture
+def shared(folder):
+    return fg.Cache(f"file://{folder}", key=SECRET)
+
+
+def signed(owner, key=KEY, secret=SECRET):
+    return Seal(SharedKey(secret)).lease(key, owner)
+
+
+ELSEWHERE = "another-boot/pid:[1] 1@1 0123456789abcdef elsewhere"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"nonsense" * 300,
+        ELSEWHERE.encode(),
+        signed(ELSEWHERE, secret=b"another secret, which is of another team"),
+        signed(ELSEWHERE, key="cd" * 32),
+    ],
+    ids=["empty", "nonsense", "unsigned", "signed by another", "signed for another entry"],
+)
+def test_a_lease_of_a_stranger_is_not_waited_for(shared, folder, content):
+    lease(folder).parent.mkdir(parents=True)
+    lease(folder).write_bytes(content)
+    with shared.claim(KEY, timeout=math.inf) as claim:
+        assert claim.found is None
+        assert "not signed with our key" in claim.reason
+        shared.put(KEY, b"made")
+    assert shared.get(KEY).data == b"made"
+    assert lease(folder).read_bytes() == content  # it is not ours to end
+
+
+def test_in_a_shared_folder_one_process_makes_the_entry(folder, tmp_path):
+    def work():
+        cache = fg.Cache(f"file://{folder}", key=SECRET)
+        with cache.claim(KEY, timeout=60) as claim:
+            if claim.found is None:
+                (tmp_path / f"made-by-{os.getpid()}").touch()
+                time.sleep(0.3)
+                cache.put(KEY, b"made")
+
+    assert [code_of(process) for process in [fork(work) for _ in range(6)]] == [0] * 6
+    assert len(list(tmp_path.glob("made-by-*"))) == 1
+    assert [path.name for path in lease(folder).parent.iterdir()] == [f"{KEY}.fg"]
+
+
+def test_a_lease_of_ours_that_a_stranger_puts_back_again_and_again_is_waited_for_until_the_time_is_over(shared, folder):
+    lease(folder).parent.mkdir(parents=True)
+    stop = threading.Event()
+
+    def replay():
+        while not stop.wait(0.01):
+            copy.write_bytes(signed(ELSEWHERE))
+            os.replace(copy, lease(folder))
+
+    copy = folder / "copy"
+    stranger = threading.Thread(target=replay)
+    stranger.start()
+    until(lease(folder).exists)
+    with shared.claim(KEY, timeout=1.0) as claim:
+        assert "process 1 on elsewhere is still at it" in claim.reason
+    stop.set()
+    stranger.join()

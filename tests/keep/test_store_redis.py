@@ -1,5 +1,6 @@
 """Entries on a real Redis server: signed, claimed, and what happens when the server is killed in the middle."""
 
+import math
 import os
 import socketserver
 import threading
@@ -195,7 +196,7 @@ def test_a_killed_owner_is_noticed_before_its_lease_runs_out(remote, server, cli
 
 
 def test_the_lease_of_an_owner_elsewhere_runs_out_by_itself(remote, client):
-    client.set(name() + ":lease", "another-boot 1 0123 elsewhere", px=400)
+    client.set(name() + ":lease", SEAL.lease(KEY, "another-boot 1 0123 elsewhere"), px=400)
     with remote.claim(KEY, timeout=60) as claim:
         assert claim.reason == "the lease is ours"
 
@@ -204,13 +205,41 @@ def test_a_lease_is_renewed_while_its_owner_works(remote, client, monkeypatch):
     monkeypatch.setattr(claims, "_RENEW_SECONDS", 0.02)
     with remote.claim(KEY):
         client.pexpire(name() + ":lease", 3000)
-        until(lambda: client.pttl(name() + ":lease") > 10_000)
+        until(lambda: client.pttl(name() + ":lease") > 4000)
 
 
 def test_a_lease_that_was_taken_over_is_not_the_first_owner_s_to_end(remote, client):
     with remote.claim(KEY):
         client.set(name() + ":lease", "somebody else")
     assert client.get(name() + ":lease") == b"somebody else"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"x" * 10_000_000,
+        b"another-boot 1 0123 elsewhere",
+        STRANGER.lease(KEY, "a 1 2 b"),
+        SEAL.lease(OTHER, "a 1 2 b"),
+    ],
+    ids=["empty", "huge", "unsigned", "signed by another", "signed for another entry"],
+)
+def test_a_lease_of_a_stranger_is_not_waited_for(remote, server, client, tmp_path, content):
+    client.set(name() + ":lease", content)
+    with remote.claim(KEY, timeout=math.inf) as claim:
+        assert claim.found is None
+        assert "not signed with our key" in claim.reason
+    assert client.get(name() + ":lease") == content
+    layered = fg.Cache([tmp_path / "local", server.url], key=SECRET)
+    with layered.claim(KEY, timeout=math.inf) as claim:
+        assert claim.reason == "the lease is ours"  # that of the folder
+
+
+def test_a_lease_of_ours_that_a_stranger_keeps_there_is_waited_for_until_the_time_is_over(remote, client):
+    client.set(name() + ":lease", SEAL.lease(KEY, "another-boot 1@1 0123 elsewhere"))
+    with remote.claim(KEY, timeout=1.0) as claim:
+        assert "process 1 on elsewhere is still at it" in claim.reason
 
 
 # A server that goes away

@@ -5,7 +5,8 @@
             cache.put(key, build())
 
 The owner holds a lease, which a thread renews while the work goes on. The others look for the entry until it is there.
-They take over when the owner has left without one, when it has died, and when they have waited long enough.
+They take over when the owner has left without one, when it has died, and when they have waited long enough. Who cannot
+have a lease, since a stranger holds it, does not wait at all.
 
 A lease saves work and decides nothing: if all of this fails, two processes build the same entry, and either is good.
 """
@@ -28,8 +29,8 @@ from foregrad.store.layer import Hit, Holder, Leases
 
 log = logging.getLogger("foregrad")
 
-#: A lease that was not renewed for so long has no owner any more.
-LEASE_SECONDS = 20.0
+#: A lease that was not renewed for so long has no owner any more: it is stopped, or on a machine that is gone.
+LEASE_SECONDS = 5.0
 _RENEW_SECONDS = LEASE_SECONDS / 4
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.01, 0.25
@@ -50,12 +51,13 @@ def claim(look: Callable[[], Hit | None], places: Sequence[Leases], key: str, ti
         yield Claim(hit, "it was there")
         return
     deadline = time.monotonic() + timeout
-    owner = _owner()
+    owner, reason = _owner(), "there are no leases here"
     for place in places:
         try:
             outcome = _wait(look, place, key, owner, deadline)
         except OSError as error:
             log.info("no lease of %.12s: %s", key, error)
+            reason = f"there is no lease: {error}"
             continue
         if outcome.reason != _OURS:
             yield outcome
@@ -63,7 +65,7 @@ def claim(look: Callable[[], Hit | None], places: Sequence[Leases], key: str, ti
             with _renewed(place, key, owner):
                 yield outcome
         return
-    yield Claim(None, "there are no leases here")
+    yield Claim(None, reason)
 
 
 _OURS = "the lease is ours"
@@ -121,7 +123,7 @@ def _renewed(place: Leases, key: str, owner: str) -> Iterator[None]:
 def _owner() -> str:
     """This claim: where its process runs, which process it is, and a number to tell it from all others."""
     host = socket.gethostname().encode("ascii", "replace").decode()
-    return f"{_machine()} {os.getpid()} {secrets.token_hex(8)} {host}"
+    return f"{_machine()} {os.getpid()}@{_started(os.getpid())} {secrets.token_hex(8)} {host}"
 
 
 @cache
@@ -133,21 +135,33 @@ def _machine() -> str:
         return socket.gethostname()
 
 
+def _started(process: int) -> str:
+    """When a process has begun, by the kernel's clock, so that its number can be given to another one; empty if nobody
+    says, `over` if it has ended and its parent has not looked yet."""
+    try:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "over" if fields[0] in "ZX" else fields[19]
+
+
 def _is_dead(holder: Holder) -> bool:
-    """Whether the owner ran here and does not any more. A number that has passed to another process lives."""
+    """Whether the owner ran here and does not any more."""
     machine, _, rest = holder.owner.partition(" ")
-    number = rest.partition(" ")[0]
+    number, _, started = rest.partition(" ")[0].partition("@")
     if machine != _machine() or not number.isdecimal():
         return False
     try:
         os.kill(int(number), 0)
     except ProcessLookupError:
         return True
-    except (PermissionError, OverflowError):
+    except PermissionError:
+        log.debug("the owner of a lease is a process of another user")
+    except OverflowError:
         return False
-    return False
+    return bool(started) and _started(int(number)) not in ("", started)
 
 
 def _name(owner: str) -> str:
     parts = owner.split(" ", 3)
-    return f"process {parts[1]} on {parts[3]}" if len(parts) == 4 else "another process"
+    return f"process {parts[1].partition('@')[0]} on {parts[3]}" if len(parts) == 4 else "another process"

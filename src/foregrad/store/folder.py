@@ -141,7 +141,7 @@ class Folder:
     def _lease(self, key: str) -> LeaseFile:
         from foregrad.store.lease_file import LeaseFile
 
-        return LeaseFile(self.file(key).with_suffix(".lease"), self.is_private)
+        return LeaseFile(self.file(key).with_suffix(".lease"), key, self.seal)
 
     def _make(self, part: Path) -> None:
         if part.is_dir():

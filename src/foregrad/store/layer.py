@@ -64,6 +64,13 @@ class Unreachable(OSError):
     """A layer that does not answer, and need not be asked again at once."""
 
 
+class NotOurs(OSError):
+    """A lease that somebody else has put into a place that others can write. Nobody waits for it."""
+
+    def __init__(self) -> None:
+        super().__init__("the lease that is there is not signed with our key")
+
+
 class Layer(Protocol):
     """A place that keeps entries."""
 
@@ -94,7 +101,7 @@ class Leases(Protocol):
     """A layer that also knows who works on an entry. `claim.py` says how this is used."""
 
     def acquire(self, key: str, owner: str) -> Holder | None:
-        """None if the owner has the lease now, else who has it."""
+        """None if the owner has the lease now, else who has it. `NotOurs` if that is a stranger."""
 
     def renew(self, key: str, owner: str) -> None:
         """Show that the owner is alive."""

@@ -1,7 +1,7 @@
 """Redis: entries on a Redis server, each a string with a signed seal before its content.
 
     foregrad:v1:3f0c…          an entry
-    foregrad:v1:3f0c…:lease    who works on it; goes by itself if it is not renewed
+    foregrad:v1:3f0c…:lease    who works on it, signed; goes by itself if it is not renewed
 
 What the server keeps and for how long is the server's business: see `maxmemory` and `maxmemory-policy` there.
 """
@@ -15,11 +15,24 @@ from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 from foregrad.store.claim import LEASE_SECONDS
-from foregrad.store.layer import NOT_THERE, VERSION, Entry, Hit, Holder, Miss, Unreachable, check_key, is_key, too_large
+from foregrad.store.layer import (
+    NOT_THERE,
+    VERSION,
+    Entry,
+    Hit,
+    Holder,
+    Miss,
+    NotOurs,
+    Unreachable,
+    check_key,
+    is_key,
+    too_large,
+)
 from foregrad.store.seal import Seal
 
 #: What a string of Redis can hold.
 _LARGEST = 512 * 2**20
+_LONGEST_LEASE = 1024
 
 _RENEW = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) end"
 _RELEASE = "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end"
@@ -88,18 +101,25 @@ class RedisLayer:
     def acquire(self, key: str, owner: str) -> Holder | None:
         name = self._name(key) + ":lease"
         with self._server() as server:
-            if server.set(name, owner.encode("latin-1"), nx=True, px=int(LEASE_SECONDS * 1000)):
+            if server.set(name, self.seal.lease(key, owner), nx=True, px=int(LEASE_SECONDS * 1000)):
                 return None
-            # The server counts the time of a lease, so whoever has one is alive as far as we know.
-            return Holder((server.get(name) or b"").decode("latin-1"), time.monotonic())
+            raw = server.getrange(name, 0, _LONGEST_LEASE)
+            if not raw and not server.exists(name):
+                return Holder("", time.monotonic())  # released just now
+            holder = self.seal.owner_in(key, raw)
+        if holder is None:
+            raise NotOurs
+        # The server counts the time of a lease, so whoever has one is alive as far as we know.
+        return Holder(holder, time.monotonic())
 
     def renew(self, key: str, owner: str) -> None:
         with self._server() as server:
-            server.eval(_RENEW, 1, self._name(key) + ":lease", owner.encode("latin-1"), int(LEASE_SECONDS * 1000))
+            lease = self.seal.lease(key, owner)
+            server.eval(_RENEW, 1, self._name(key) + ":lease", lease, int(LEASE_SECONDS * 1000))
 
     def release(self, key: str, owner: str) -> None:
         with self._server() as server:
-            server.eval(_RELEASE, 1, self._name(key) + ":lease", owner.encode("latin-1"))
+            server.eval(_RELEASE, 1, self._name(key) + ":lease", self.seal.lease(key, owner))
 
     def _name(self, key: str) -> str:
         return self.prefix + check_key(key)

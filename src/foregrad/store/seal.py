@@ -67,6 +67,18 @@ class Seal:
             return None if tag == hashlib.sha256(message).digest() else Miss("damaged: its digest is another one")
         return None if self.signer.has_signed(message, tag) else Miss("wrongly signed, or damaged")
 
+    def lease(self, key: str, owner: str) -> bytes:
+        """The lease of an entry as it is written: who has it, signed where others can write."""
+        data = owner.encode("latin-1", "replace")
+        return self.of(_lease_of(key), data) + data if self.is_signed else data
+
+    def owner_in(self, key: str, lease: bytes) -> str | None:
+        """Who has a lease, None if it is not signed as it should be."""
+        if not self.is_signed:
+            return lease.decode("latin-1")
+        data = lease[self.size :]
+        return None if self.open(_lease_of(key), lease[: self.size], data) else data.decode("latin-1")
+
     def _message(self, key: str, data: bytes) -> bytes:
         return self.kind + key.encode() + b"\0" + hashlib.sha256(data).digest()
 
@@ -79,6 +91,11 @@ def seal_length(path: Path) -> int:
 
 def _size(kind: bytes) -> int:
     return len(kind) + (64 if kind == _KINDS["ed25519"] else 32)
+
+
+def _lease_of(key: str) -> str:
+    """What a lease is signed for: no entry has such a key."""
+    return f"lease of {key}"
 
 
 #: For what nobody else can write.
