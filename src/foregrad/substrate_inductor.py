@@ -6,15 +6,12 @@ Inductor is imported inside the functions, since that takes seconds. Checked aga
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ParamSpec, TypeVar
 from unittest.mock import patch
 
@@ -22,7 +19,6 @@ import torch
 from torch import fx
 
 from foregrad.substrate import FakeTensorMode, quiet_torch
-from foregrad.words import children
 from foregrad.words.folders import build_folder
 from foregrad.words.held import Held
 
@@ -132,7 +128,7 @@ _FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 _own_folder = _OwnFolder()
 
 
-def _in_own_folder(function: Callable[P, T]) -> Callable[P, T]:
+def in_own_folder(function: Callable[P, T]) -> Callable[P, T]:
     """A function that lets Inductor work in our folder."""
 
     @wraps(function)
@@ -143,7 +139,7 @@ def _in_own_folder(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
-@_in_own_folder
+@in_own_folder
 def compile_with_inductor(
     graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
 ) -> Any:
@@ -206,7 +202,7 @@ def num_builds_at_once() -> int:
     return get_compile_threads()
 
 
-@_in_own_folder
+@in_own_folder
 def build_module(source: str) -> Callable[[], Any]:
     """Begin to build the C++ of a Python module that is called `kernel`; what is returned waits for the module.
 
@@ -216,7 +212,7 @@ def build_module(source: str) -> Callable[[], Any]:
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 
     submit = AsyncCompile.submit if num_builds_at_once() > 1 else None
-    return _in_own_folder(CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=submit))
+    return in_own_folder(CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=submit))
 
 
 def forget_unfinished_kernels() -> None:
@@ -232,66 +228,6 @@ def forget_unfinished_kernels() -> None:
     codecache.PyCodeCache.cache_clear()
 
 
-#: How Inductor's folders for builds end.
-BUILD_FOLDER = "_CxxBuild"
-
-
-def build_with(run: Callable[[list[str], Path], tuple[int, str]]) -> None:
-    """Let Inductor run the C++ compiler this way: a command in a folder gives a status and what was said."""
-    from torch._inductor import cpp_builder, exc
-
-    def run_compile_cmd(cmd_line: str, cwd: str) -> None:
-        command = shlex.split(cmd_line)
-        status, said = run(command, Path(cwd))
-        if status:
-            raise exc.CppCompileError(command, said)
-
-    cpp_builder.run_compile_cmd = run_compile_cmd
-
-
-def end_with_this_process() -> None:
-    """Let what Inductor asks of compilers and tries in processes end when this process does."""
-    from torch._inductor import codecache, cpp_builder, cpu_vec_isa
-
-    ours = {"Popen": children.Child, "run": children.run}
-    ours |= {"check_output": children.check_output, "check_call": children.check_call}
-    for module in (codecache, cpp_builder, cpu_vec_isa):
-        module.subprocess = SimpleNamespace(**vars(subprocess) | ours)  # type: ignore[attr-defined]
-
-
-def use_compiler(name: str) -> None:
-    """Let Inductor call this compiler, in place of the one that it would look for."""
-    from torch._inductor import config
-
-    config.cpp.cxx = (None, name)
-
-
-@_in_own_folder
-def probe_instruction_sets(recall: Callable[[Any, Callable[[], bool]], bool]) -> list[str]:
-    """The vector instructions that Inductor may use, best first; `recall` may know what a trial build would tell."""
-    from torch._inductor.cpu_vec_isa import VecISA, valid_vec_isa_list
-
-    def check(isa: Any, code: str) -> bool:
-        return recall(["builds", str(isa), isa.build_arch_flags(), code], lambda: build(isa, code))
-
-    build = VecISA.check_build
-    with patch.object(VecISA, "check_build", check):
-        return [str(isa) for isa in valid_vec_isa_list()]
-
-
-def keep_precompiled_headers(folder: Path, recall: Callable[[Any, Callable[[], str]], str]) -> None:
-    """Keep Inductor's precompiled headers in a folder that lasts; `recall` may know the one that is wanted."""
-    from torch._inductor import codecache
-
-    def precompile(header: str, command: str, **options: Any) -> str:
-        question = [header, command, sorted((k, str(v)) for k, v in options.items())]
-        return recall(question, lambda: make(header, command, **options))
-
-    make = codecache._precompile_header
-    codecache._HEADER_DIR, codecache._HEADER_LOCK_DIR = str(folder), str(folder / "locks")
-    codecache._precompile_header = precompile  # type: ignore[assignment]
-
-
 #: What makes libraries quick to build: nothing for debuggers and profilers, no second check of shapes.
 _LIBRARY: dict[str, Any] = {
     "cpp_wrapper": True,
@@ -304,7 +240,7 @@ _LIBRARY: dict[str, Any] = {
 _MODEL = "torch::aot_inductor", "class AOTInductorModelBase<AOTInductorModel>;"
 
 
-@_in_own_folder
+@in_own_folder
 def build_interface(folder: str) -> str:
     """Compile, in a folder, the object file that all libraries have in common."""
     from torch._inductor import codegen
@@ -322,7 +258,7 @@ def build_interface(folder: str) -> str:
     return str(builder.get_target_file_path())
 
 
-@_in_own_folder
+@in_own_folder
 def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, interface: str, **kind: Any) -> str:
     """Compile a decomposed graph to a shared library in a folder, with the common part already compiled."""
     from torch._inductor.codecache import CUDACodeCache
@@ -348,7 +284,7 @@ def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, 
         return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
 
 
-@_in_own_folder
+@in_own_folder
 def library_key(graph: fx.GraphModule, inputs: Any, **kind: Any) -> list[Any]:
     """What a library depends on: all that Inductor's own cache asks for, and the layouts that the outputs have.
 

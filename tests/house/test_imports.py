@@ -10,6 +10,7 @@ SUBSTRATE = tuple(
     for part in (
         "",
         "_batch",
+        "_builds",
         "_engine",
         "_graph",
         "_inductor",

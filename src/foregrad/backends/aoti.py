@@ -16,10 +16,11 @@ from foregrad.backends.build_library import library
 from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.compilable import can_compile, with_memory
 from foregrad.backends.guarded import Guarded
-from foregrad.backends.inductor import Fuser, first_line, one_at_a_time
+from foregrad.backends.inductor import Fuser, first_line, no_library, one_at_a_time
 from foregrad.backends.numbers import with_tensors
 from foregrad.errors import FallbackWarning
 from foregrad.program.marks import copied
+from foregrad.substrate_builds import failed_build
 from foregrad.words.generated import load_source
 from foregrad.words.progress import part
 
@@ -37,8 +38,11 @@ def as_library(graph: fx.GraphModule, name: str, rng: str) -> Runner:
             made = library(lowered, is_backward=name == "backward")
             return Guarded.of(_with_all_inputs(graph, with_tensors(used, made)), graph, name)
     except Exception as error:  # noqa: BLE001  whatever a compiler raises, the next backend is right
+        made_by_inductor = fuser(graph, name)
+        if failed_build(error) and isinstance(made_by_inductor, Guarded):
+            return made_by_inductor.but(no_library(graph, name, error))
         _warn_refused(first_line(error))
-        return fuser(graph, name)
+        return made_by_inductor
 
 
 def _with_used_inputs(graph: fx.GraphModule) -> fx.GraphModule:

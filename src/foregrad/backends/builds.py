@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from foregrad.substrate_inductor import BUILD_FOLDER, forget_unfinished_kernels
+from foregrad.substrate_builds import BUILD_FOLDER
+from foregrad.substrate_inductor import forget_unfinished_kernels
 from foregrad.words.children import Child
 
 _PATIENCE_SECONDS = 2.0
@@ -50,7 +51,7 @@ class Builds:
             process = Child(
                 command,
                 cwd=folder,
-                env=os.environ | {"TMPDIR": str(folder)},
+                env=os.environ | {"TMPDIR": str(folder), "LC_ALL": "C"},  # what it says is looked at
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -66,6 +66,16 @@ class Guarded:
 
         return () if self.cuts is None else fallbacks_in(self.cuts)
 
+    def but(self, fallback: Fallback) -> Guarded:
+        """The same, with one more thing that was not compiled as it should be."""
+        from foregrad.regions.regions import regions_to_text
+
+        if self.regions is not None:
+            first, *rest = (region.fallbacks for region in self.regions.distinct)
+            self.regions = self.regions.with_fallbacks([(*first, fallback), *rest])
+            self.cuts = regions_to_text(self.regions)
+        return self
+
     @property
     def library(self) -> Any:
         """The path of the shared library, where the code is one."""

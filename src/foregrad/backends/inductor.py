@@ -34,9 +34,10 @@ from foregrad.backends.write_series import function_in
 from foregrad.functionalize.replay import keeps_states
 from foregrad.program.clean import is_view
 from foregrad.record.impure import is_random
-from foregrad.regions.fallbacks import FAILED, Fallback, Why, together
+from foregrad.regions.fallbacks import FAILED, SECOND, Fallback, Why, together
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
 from foregrad.substrate import OpOverload, autocast_disabled
+from foregrad.substrate_builds import failed_build
 from foregrad.substrate_inductor import (
     built_later,
     compile_with_inductor,
@@ -128,31 +129,35 @@ class Fuser:
 
         try:
             with part(f"compile {title}"), one_at_a_time, self.settings(graph):
-                finish = self._generate(graph, as_library=_is_light(region), is_backward=half == "backward")
+                finish = self._generate(graph, title, as_library=_is_light(region), is_backward=half == "backward")
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
             failed = op_by_op(error)
             return lambda: failed
 
         def finished() -> Built:
             try:
-                return Built(finish())
+                return finish()
             except Exception as error:  # noqa: BLE001  as above
                 return op_by_op(error)
 
         return finished
 
-    def _generate(self, graph: fx.GraphModule, *, as_library: bool, is_backward: bool) -> Callable[[], Compiled]:
+    def _generate(
+        self, graph: fx.GraphModule, title: str, *, as_library: bool, is_backward: bool
+    ) -> Callable[[], Built]:
         """Write the code of a graph; what is returned waits until it is built."""
+        fallbacks: Fallbacks = ()
         with part("ask the toolchain"):
             prepare()
         with part("lower"):
             lowered = self.lowered(graph)
         if as_library and not may_be_native(lowered.graph):
             try:
-                boxed = FromList(library(lowered, is_backward=is_backward))
+                boxed = Built(FromList(library(lowered, is_backward=is_backward)))
                 return lambda: boxed
             except Exception as error:  # noqa: BLE001  what cannot be a library is called from Python
                 log.info("a light graph cannot be a library, so Python calls its kernels: %s", first_line(error))
+                fallbacks = (no_library(graph, title, error),) if failed_build(error) else ()
                 lowered = self.lowered(graph)
         build = partial(build_kernels, inputs=lowered.inputs)
         with part("generate code"), built_later(build) as waits:
@@ -162,12 +167,12 @@ class Fuser:
 
         convolutions = build_convolutions() if self.winograd and has_convolutions(lowered.graph) else None
 
-        def finish() -> Compiled:
+        def finish() -> Built:
             for wait in waits:
                 wait()
             call = made.current_callable
             instead = {} if convolutions is None else called_instead(convolutions())
-            return function_in(call.__globals__) or code_of(made.source_code, call, instead)
+            return Built(function_in(call.__globals__) or code_of(made.source_code, call, instead), fallbacks)
 
         return finish
 
@@ -225,13 +230,22 @@ def _one_by_one(graph: fx.GraphModule, name: str, fallbacks: Fallbacks) -> Built
 
 def _failed(graph: fx.GraphModule, title: str, error: Exception) -> Fallback:
     """That a compiler failed, whether or not it should have."""
+    return _fallback(graph, Why(FAILED, f"Inductor could not compile {title}: {first_line(error)}"))
+
+
+def no_library(graph: fx.GraphModule, title: str, error: Exception) -> Fallback:
+    """That a compiler failed at a library, so that Python calls the kernels."""
+    why = f"the library of {title} could not be built, so Python calls its kernels: {first_line(error)}"
+    return _fallback(graph, Why(SECOND, why))
+
+
+def _fallback(graph: fx.GraphModule, why: Why) -> Fallback:
     ops = [node for node in graph.graph.nodes if node.op == "call_function" and not is_view(node)]
-    line = next(filter(None, map(line_of, ops)), "")
-    return Fallback(
-        len(ops), name_of(ops[0]), Why(FAILED, f"Inductor could not compile {title}: {first_line(error)}"), line
-    )
+    return Fallback(len(ops), name_of(ops[0]), why, next(filter(None, map(line_of, ops)), ""))
 
 
 def first_line(error: Exception) -> str:
-    """What went wrong, in a line."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+    """What went wrong, in a line: of what a compiler said, the line that names the error."""
+    error = failed_build(error) or error
+    said = str(getattr(error, "output", error)).strip().splitlines() or ["nothing was said"]
+    return f"{type(error).__name__}: {next((line for line in said if 'error' in line.lower()), said[0]).strip()}"

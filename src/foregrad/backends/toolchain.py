@@ -38,7 +38,7 @@ def compiler() -> str | None:
 def prepare() -> Toolchain:
     """Let Inductor know what this machine's toolchain can do: asked once, then read from a file."""
     from foregrad.backends.builds import builds
-    from foregrad.substrate_inductor import (
+    from foregrad.substrate_builds import (
         build_with,
         end_with_this_process,
         keep_precompiled_headers,
@@ -53,8 +53,10 @@ def prepare() -> Toolchain:
     end_with_this_process()
     build_with(builds.run)
     use_compiler(os.environ.get("CXX") or Path(path).name)
-    toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
-    toolchain.save()
+    try:
+        toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
+    finally:
+        toolchain.save()  # also where a later question has failed
     keep_precompiled_headers(toolchain.folder / "headers", toolchain.header)
     return toolchain
 

@@ -15,6 +15,8 @@ KERNEL = "kernel"
 REFUSED = "refused"
 #: A compiler failed, which it may not do the next time.
 FAILED = "failed"
+#: It failed at the better of two forms, and made the other one.
+SECOND = "second"
 
 
 @dataclass(frozen=True)
@@ -35,8 +37,11 @@ class Fallback:
     line: str
 
     def __str__(self) -> str:
-        more = f" and {self.count - 1} more op{'s' if self.count > 2 else ''} run one by one"
+        more = f" and {self.count - 1} more op{'s' if self.count > 2 else ''}"
         at = f", first at {self.line}" if self.line else ""
+        if self.why.kind == SECOND:
+            return f"{self.op}{more if self.count > 1 else ''}: {self.why.reason}{at}"
+        more += " run one by one"
         return f"{self.op}{more if self.count > 1 else ' runs by itself'}: {self.why.reason}{at}"
 
     def times(self, count: int) -> Fallback:

@@ -10,7 +10,7 @@ from foregrad.backends.guarded import Guarded
 from foregrad.errors import CannotKeep, FallbackWarning
 from foregrad.record.frames import user_frame
 from foregrad.record.trace import Origin
-from foregrad.regions.fallbacks import FAILED, KERNEL, Fallback
+from foregrad.regions.fallbacks import FAILED, KERNEL, SECOND, Fallback
 
 #: Names of programs, and what was said of them.
 _said: set[tuple[str, str]] = set()
@@ -28,7 +28,7 @@ def warn_of_slow_parts(name: str, slow: Sequence[str]) -> None:
         return
     _said.update((name, line) for line in new)
     said = "\n".join(f"  {line}" for line in new)
-    message = f"a part of {name} is not compiled, and runs op by op, with the same results:\n{said}"
+    message = f"a part of {name} is not compiled, and runs slower, with the same results:\n{said}"
     origin = Origin(*user_frame(2), "")
     if origin.code is None:
         warnings.warn(message, FallbackWarning, stacklevel=2)
@@ -38,7 +38,7 @@ def warn_of_slow_parts(name: str, slow: Sequence[str]) -> None:
 
 def check_compiled(runs: Iterable[Any]) -> None:
     """Refuse to keep what a compiler failed at: the next process shall try again."""
-    failed = [f"{half}: {one.why.reason}" for half, one in _fallbacks(runs) if one.why.kind == FAILED]
+    failed = [f"{half}: {one.why.reason}" for half, one in _fallbacks(runs) if one.why.kind in (FAILED, SECOND)]
     if failed:
         raise CannotKeep("; ".join(failed))
 
