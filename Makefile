@@ -22,7 +22,7 @@ help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make examples     train four small models whose losses contain second derivatives"
 	@echo "make test         run the tests"
-	@echo "make conformance  every op, module and architecture against eager, 6,000 random programs, 1,000 killed writers, and behaviour when compiled"
+	@echo "make conformance  every op, module and architecture against eager, 6,000 random programs, 1,000 killed writers, 200 killed builds, and behaviour when compiled"
 	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
@@ -81,6 +81,7 @@ conformance: $(STAMP)
 	$(PY) -m tests.keep.share
 	$(PY) -m tests.keep.kills --kills 1000
 	$(PY) -m tests.keep.kills --kills 1000 --damage
+	$(PY) -m tests.keep.kills --inductor --kills 200
 	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) tests/behaviours
 	rm -rf $(WARM)

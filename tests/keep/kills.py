@@ -3,6 +3,7 @@
 Every entry says what it should be, so that a reader need not believe the store. There is a good one from the beginning:
 no reader may ever find anything else than a good one, and in the end nothing else than good ones is there. With
 --damage somebody also changes bytes of the entry: then readers may find nothing, and still nothing wrong.
+With --inductor it is processes that compile which are killed: see `build_kills.py`.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ def main() -> int:
     parser.add_argument("--writers", type=int, default=8)
     parser.add_argument("--readers", type=int, default=8)
     parser.add_argument("--damage", action="store_true", help="also change bytes of the entry")
+    parser.add_argument("--inductor", action="store_true", help="kill processes that compile")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
+    if options.inductor:
+        from tests.keep import build_kills
+
+        return build_kills.run(options)
     with tempfile.TemporaryDirectory() as folder:
         return run(Path(folder), options)
 
