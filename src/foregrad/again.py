@@ -6,7 +6,6 @@ state are as they are by now; where they have changed so that another program co
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from foregrad.arguments import named_leaves
 from foregrad.errors import BackwardError
 from foregrad.runtime.same import example_of
 from foregrad.substrate import has_hooks, tree_flatten, tree_unflatten
+from foregrad.words.forks import lock
 from foregrad.words.spec import Spec
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class Again:
         self._name = name
         self._record = record
         self._modes = Modes()
-        self._lock = threading.Lock()
+        self._lock = lock()
         self.made: CompiledStage | None = None
         self.expected = ""
 

@@ -48,6 +48,7 @@ from foregrad.refusals import (
 )
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, variables
 from foregrad.substrate import FakeTensor, no_dispatch_modes, tree_leaves
+from foregrad.words.forks import undivided
 from foregrad.words.garbage import no_garbage_collection
 from foregrad.words.history import is_flagged
 from foregrad.words.spec import Spec
@@ -133,7 +134,7 @@ def capture_call(
     """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
     the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols.
     """
-    with no_garbage_collection(), no_dispatch_modes():
+    with undivided(), no_garbage_collection(), no_dispatch_modes():
         if isinstance(target, torch.nn.Module):
             refuse_native(target)
         recording = Recording({}, definition(function_of(target)[1]), Sizes(varying) if varying else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -20,6 +19,7 @@ from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
 from foregrad.warm_starts import ToKeep, WarmStarts
+from foregrad.words.forks import lock, undivided
 from foregrad.words.heap import return_memory_of_dropped
 from foregrad.words.progress import Timings, part, watched
 
@@ -42,7 +42,7 @@ class Compiled(WarmStarts):
         self.name = getattr(target, "__qualname__", type(target).__name__)
         self._target = target
         self.way = way
-        self._lock = threading.RLock()
+        self._lock = lock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
         self._dispatch = Dispatch()
@@ -85,8 +85,9 @@ class Compiled(WarmStarts):
                 if result is not MISS:
                     return result
             warn_of_many(self.name, [made.reason for made in self.captures], self._advice)
-            lookup = self._lookup(args, kwargs)
-            found = self._find(lookup, args, kwargs)
+            with undivided():
+                lookup = self._lookup(args, kwargs)
+                found = self._find(lookup, args, kwargs)
             if isinstance(found, Capture):
                 result = found.call(args, kwargs)
                 if result is not MISS:
@@ -95,8 +96,9 @@ class Compiled(WarmStarts):
                     return result
                 self._passed_over.add(found.call)
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
-            made = self._best_capture(args, kwargs, found)
-            made, to_keep = self._to_keep(lookup, made)
+            with undivided():
+                made = self._best_capture(args, kwargs, found)
+                made, to_keep = self._to_keep(lookup, made)
             self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
@@ -109,7 +111,8 @@ class Compiled(WarmStarts):
                 "new one."
             )
         if to_keep is not None:
-            self._keep(to_keep)
+            with undivided():
+                self._keep(to_keep)
             made.stage.on_backward = self._later(to_keep)
         return result
 

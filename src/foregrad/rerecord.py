@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from foregrad.errors import BackwardError
 from foregrad.runtime.dispatch import Dispatch
+from foregrad.words.forks import lock
 
 
 class _Compiled(Protocol):
@@ -44,7 +45,7 @@ class Rerecord(Generic[T]):
         self._bare = _copy(compiled)
         self._bare.captures, self._bare._calls, self._bare._dispatch = (), (), Dispatch()
         self._bare._keeps, self._bare._on_drop = {}, []
-        self._bare._lock = threading.RLock()
+        self._bare._lock = lock()
         self._references: dict[str, Callable[[], Any]] = {}
 
     def let_go(self) -> None:

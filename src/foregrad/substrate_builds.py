@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from unittest.mock import patch
 
 from foregrad.substrate_inductor import in_own_folder
 from foregrad.words import children
+from foregrad.words.held import replaced
 
 #: How Inductor's folders for builds end.
 BUILD_FOLDER = "_CxxBuild"
@@ -91,7 +91,7 @@ def probe_instruction_sets(recall: Callable[[Any, Callable[[], bool]], bool]) ->
         return recall(["can build for", str(isa), isa.build_arch_flags(), code], lambda: ask(isa, code))
 
     build, run = VecISA.check_build, cpp_builder.run_compile_cmd
-    with patch.object(VecISA, "check_build", check), patch.object(cpp_builder, "run_compile_cmd", run_and_note):
+    with replaced(VecISA, "check_build", check), replaced(cpp_builder, "run_compile_cmd", run_and_note):
         return [str(isa) for isa in valid_vec_isa_list()]
 
 

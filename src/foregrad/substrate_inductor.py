@@ -6,21 +6,24 @@ Inductor is imported inside the functions, since that takes seconds. Checked aga
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_all
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
-from unittest.mock import patch
 
 import torch
 from torch import fx
 
 from foregrad.substrate import FakeTensorMode, quiet_torch
 from foregrad.words.folders import build_folder
-from foregrad.words.held import Held
+from foregrad.words.forks import divided, in_child
+from foregrad.words.held import Held, replaced
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -191,7 +194,7 @@ def built_later(
 
         waits.append(finish)
 
-    with patch.object(AsyncCompile, "cpp_pybinding", kernel), patch.object(AsyncCompile, "wait", wait):
+    with replaced(AsyncCompile, "cpp_pybinding", kernel), replaced(AsyncCompile, "wait", wait):
         yield waits
 
 
@@ -211,8 +214,21 @@ def build_module(source: str) -> Callable[[], Any]:
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codecache import CppPythonBindingsCodeCache
 
-    submit = AsyncCompile.submit if num_builds_at_once() > 1 else None
-    return in_own_folder(CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=submit))
+    begun: list[Future[Any]] = []
+
+    def submit(task: Callable[..., Any]) -> Any:
+        begun.append(AsyncCompile.submit(task))
+        return begun[-1]
+
+    begin = submit if num_builds_at_once() > 1 else None
+    load = CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=begin)
+
+    def loaded() -> Any:
+        with divided():
+            wait_for_all(begun)
+        return load()
+
+    return in_own_folder(loaded)
 
 
 def forget_unfinished_kernels() -> None:
@@ -226,6 +242,15 @@ def forget_unfinished_kernels() -> None:
     codecache.CppCodeCache.cache.clear()
     codecache.CppPythonBindingsCodeCache.cache_clear()
     codecache.PyCodeCache.cache_clear()
+
+
+@in_child
+def _forget_in_child() -> None:
+    """A child has none of the threads that build kernels, and would wait for what these have begun."""
+    compiling = sys.modules.get("torch._inductor.async_compile")
+    if compiling is not None and hasattr(compiling, "AsyncCompile"):
+        compiling.AsyncCompile.pool.cache_clear()
+        forget_unfinished_kernels()
 
 
 #: What makes libraries quick to build: nothing for debuggers and profilers, no second check of shapes.
@@ -274,9 +299,9 @@ def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, 
     outputs = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
     place = {"aot_inductor.output_path": f"{folder}/", "aot_inductor.model_name_for_generated_files": name}
     with (
-        patch.object(CppWrapperCpu, "_write_aoti_interface_header", declare_interface),
-        patch.object(CppWrapperCpu, "generate_input_output_runtime_checks", check_nothing),
-        patch.object(CUDACodeCache, "aot_kernels_o", [interface]),  # also for the CPU: what else is linked
+        replaced(CppWrapperCpu, "_write_aoti_interface_header", declare_interface),
+        replaced(CppWrapperCpu, "generate_input_output_runtime_checks", check_nothing),
+        replaced(CUDACodeCache, "aot_kernels_o", [interface]),  # also for the CPU: what else is linked
         quiet_torch(),
         V.set_aot_compilation(True),
         inductor_settings(**_LIBRARY, **place),

@@ -7,7 +7,6 @@ its program assumes does hold, so the same program comes out, unless a module or
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +20,7 @@ from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.same import example_of
 from foregrad.substrate import tree_flatten, tree_unflatten
+from foregrad.words.forks import lock
 from foregrad.words.spec import Spec
 
 
@@ -39,7 +39,7 @@ class Twins:
         self._shapes = formulas(recording.sizes, repr(shapes))
         self._record = record
         self._modes = Modes()
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._made: dict[Dims, CompiledStage] = {}
         self.expected = ""
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from foregrad.substrate_builds import BUILD_FOLDER
 from foregrad.substrate_inductor import forget_unfinished_kernels
 from foregrad.words.children import Child
+from foregrad.words.forks import lock
 
 _PATIENCE_SECONDS = 2.0
 
@@ -22,7 +23,7 @@ class Builds:
     """The runs of this process. A compiler is a process group of its own: what it has started ends with it."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._running: set[Child] = set()
         self._is_stopped = False
 

@@ -6,7 +6,6 @@ in a model and not with its depth.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -45,11 +44,12 @@ from foregrad.substrate_inductor import (
     inductor_decompositions,
     inductor_draws_like_eager,
 )
+from foregrad.words.forks import lock
 from foregrad.words.progress import log, part
 from foregrad.words.quiet import no_warnings
 
 #: Inductor keeps what it is doing in global variables.
-one_at_a_time = threading.RLock()
+one_at_a_time = lock()
 
 Fallbacks = tuple[Fallback, ...]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
@@ -13,6 +12,7 @@ from torch.utils.hooks import RemovableHandle
 
 from foregrad.graph.policy import spec_of
 from foregrad.substrate_graph import backward_reaches, graph_task_id, keep_until_backward_ends
+from foregrad.words.forks import lock
 
 
 def register_multi_grad_hook(
@@ -45,7 +45,7 @@ class _Watch:
 
     def __init__(self, fn: Callable[[Any], None], mode: str) -> None:
         self._fn, self._is_all = fn, mode == "all"
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._slots: list[weakref.ref[_Slot]] = []
         self._states: weakref.WeakValueDictionary[int, _State] = weakref.WeakValueDictionary()
 
@@ -89,7 +89,7 @@ class _State:
     """What has arrived in one backward."""
 
     def __init__(self, num_tensors: int, num_waiting: int) -> None:
-        self.lock = threading.Lock()
+        self.lock = lock()
         self.gradients: list[torch.Tensor | None] = [None] * num_tensors
         self.num_waiting = num_waiting
         self.is_done = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from foregrad.graph.policy import Kept
 from foregrad.record.ghosts import written
 from foregrad.substrate import OpOverload, TorchDispatchMode
 from foregrad.substrate_graph import parts, storage_id
+from foregrad.words.forks import lock
 
 #: Ops that fill an argument after their node has saved it, for the new contents: which one.
 _FILLED = {torch.ops.aten.rrelu_with_noise.default: 1, torch.ops.aten.rrelu_with_noise_.default: 1}
@@ -73,7 +73,7 @@ class _Watched:
     """The held tensors of all threads, by the memory that they are in."""
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # a held tensor may be freed, and removed, at any moment
+        self._lock = lock()  # a held tensor may be freed, and removed, at any moment
         self._by_storage: dict[int, dict[int, weakref.ref[_Held]]] = {}
 
     def add(self, held: _Held, storages: Iterable[int]) -> None:

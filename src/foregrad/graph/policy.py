@@ -8,7 +8,6 @@ print(policy.report)
 
 from __future__ import annotations
 
-import threading
 import weakref
 from dataclasses import dataclass
 from time import perf_counter
@@ -20,6 +19,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from foregrad.graph.pieces import Geometry, Piece, is_plain, of_parameter, piece_of
 from foregrad.substrate import current_autograd_node
 from foregrad.substrate_graph import WeakStorage, parts, storage_id
+from foregrad.words.forks import lock
 from foregrad.words.spec import Spec, contiguous_stride
 
 #: Nodes whose op writes to a tensor after autograd has saved it: `rrelu` in training, its noise.
@@ -56,7 +56,7 @@ class Policy(saved_tensors_hooks):
 
     def __init__(self, *, min_bytes: int = 0) -> None:
         self.min_bytes = min_bytes
-        self._lock = threading.RLock()
+        self._lock = lock()
         self._copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
         self._latest: weakref.ref[Copy] | None = None
         self._num_tensors = self._saved = self._left_alone = self._moved = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -14,6 +13,7 @@ from foregrad.errors import GuardError
 from foregrad.runtime.miss import MISS, TENSORS
 from foregrad.runtime.reasons import text_of
 from foregrad.runtime.same import SameState, SameTensors
+from foregrad.words.forks import lock
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Part, Timings
 
@@ -56,7 +56,7 @@ class Loaded:
         self.is_bare = is_bare  # whether its state is that in the file
         self._left = list(makers)
         self._calls: tuple[Callable[..., Any], ...] = ()  # of the last captures, the latest first
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._make_one_more(0)
         self.captures = tuple(
             LoadedCapture(

@@ -8,7 +8,6 @@ computes again, leads the generator back to a place at which an op has drawn bef
 from __future__ import annotations
 
 import itertools
-import os
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -22,6 +21,7 @@ from foregrad.errors import CaptureError
 from foregrad.record.generators import identity
 from foregrad.record.session import GENERATOR
 from foregrad.substrate import no_dispatch_modes
+from foregrad.words.forks import lock
 
 _DEFAULT = "the random number generator"
 
@@ -138,8 +138,6 @@ class Draws:
 
 _locks: dict[int, threading.RLock] = {}
 _PATIENCE_SECONDS = 60.0
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_locks.clear)  # threads that held one are not in the copy
 
 
 @contextmanager
@@ -147,13 +145,13 @@ def _alone(generators: Iterable[torch.Generator], where: str) -> Iterator[None]:
     """Let no other recording use these generators of the user's, which it moves and puts back."""
     with ExitStack() as stack:
         for one in sorted(set(map(identity, generators))):
-            lock = _locks.setdefault(one, threading.RLock())
-            if not lock.acquire(timeout=_PATIENCE_SECONDS):
+            own = _locks.setdefault(one, lock())
+            if not own.acquire(timeout=_PATIENCE_SECONDS):
                 raise CaptureError(
                     f"another thread has been capturing with the same generator for a minute.\n{where}\nGive each "
                     "thread a generator of its own."
                 )
-            stack.callback(lock.release)
+            stack.callback(own.release)
         yield
 
 

@@ -6,7 +6,6 @@ and compiled when first asked for, from the autograd graph that the recording ha
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -36,6 +35,7 @@ from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.tangents import Asked, Tangents
 from foregrad.runtime.way import Claim, Way, claim_nothing
+from foregrad.words.forks import lock, undivided
 from foregrad.words.size import frozen_all
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
@@ -68,7 +68,7 @@ class CompiledStage:
         self._saved_keys = [s.key for s in self.halves.saved]
         self._kept = {s.key: s.spec for s in self.halves.saved}
         self.checks = self._find_checks()
-        self._lock = threading.RLock()
+        self._lock = lock()
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
         self._assumed: dict[Any, int] = {}  # how much these assume about sizes that vary
@@ -187,7 +187,8 @@ class CompiledStage:
         with self._lock:
             is_new = layouts not in self._backwards
             if is_new:
-                self._backwards[layouts] = self._record_backward(layouts)
+                with undivided():
+                    self._backwards[layouts] = self._record_backward(layouts)
                 self._note_sizes(layouts)
             found = self._backwards[layouts]
         if found.error is not None:
@@ -330,7 +331,8 @@ class CompiledStage:
         with self._lock:
             key = (layouts, differentiable)
             if key not in self._nexts:
-                self._nexts[key] = self._record_next(layouts, differentiable)
+                with undivided():
+                    self._nexts[key] = self._record_next(layouts, differentiable)
                 self._note_sizes(key)
         failing = self._failing(key, dims)
         return self._nexts[key] if failing is None else self._twin(failing, dims).next_stage(tangents, dims)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import functools
 import operator
-import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from foregrad.runtime.nodes import ArrayNode, Attributes, Entries, Fields, Holder
 from foregrad.runtime.objects import field_text, holds_nothing
 from foregrad.words.dict_versions import Version, has_versions, version_of
+from foregrad.words.forks import lock
 from foregrad.words.generated import load_source
 
 #: As many are compared one by one; more of a kind are compared together.
@@ -65,7 +65,7 @@ class _Watched:
 
     def __init__(self, holders: Iterable[Holder | ArrayNode], empty: Iterable[tuple[str, Any]]) -> None:
         self.why: str | None = None
-        self._lock = threading.RLock()
+        self._lock = lock()
         self._names_of_empty = tuple(empty)  # what must stay empty: hooks of modules
         self._empty = tuple(one for _, one in self._names_of_empty)
         self._moves = _Moves()

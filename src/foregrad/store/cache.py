@@ -29,6 +29,7 @@ from foregrad.store.guarded import Guarded
 from foregrad.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.store.seal import PLAIN, Seal
 from foregrad.words.folders import cache_folder
+from foregrad.words.forks import lock
 
 if TYPE_CHECKING:
     from foregrad.entries.trust import Key
@@ -113,7 +114,7 @@ class Cache:
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
         self._checks: list[threading.Thread] = []
-        self._lock = threading.Lock()
+        self._lock = lock()
         if place is None:
             place = default_folder()
         parts: Sequence[Any] = place if isinstance(place, (list, tuple)) else [place]

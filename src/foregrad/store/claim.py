@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from foregrad.store.layer import Hit, Holder, Leases
+from foregrad.words.forks import divided
 
 log = logging.getLogger("foregrad")
 
@@ -89,7 +90,8 @@ def _wait(look: Callable[[], Hit | None], place: Leases, key: str, owner: str, d
             log.info("%s has left the entry %.12s unfinished", _name(holder.owner), key)
             place.release(key, holder.owner)
             pause = _FIRST_PAUSE
-        time.sleep(min(pause, max(0.0, deadline - now)))
+        with divided():
+            time.sleep(min(pause, max(0.0, deadline - now)))
         pause = min(2 * pause, _LONGEST_PAUSE)
     if hit := look():  # finished between our look and our lease
         place.release(key, owner)

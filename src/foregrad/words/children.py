@@ -11,9 +11,10 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Sequence
 from typing import Any
+
+from foregrad.words.forks import in_child, lock
 
 _SHELL = "/bin/sh"
 _SCRIPT = """
@@ -84,9 +85,9 @@ class _Life:
     """A pipe that ends with this process. A fork has one of its own: it must not keep that of its parent open."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = lock()
         self._ends: tuple[int, int] | None = None
-        os.register_at_fork(after_in_child=self._forked)
+        in_child(self._forked)
 
     def end(self) -> int:
         """The end to read from."""
@@ -96,7 +97,6 @@ class _Life:
             return self._ends[0]
 
     def _forked(self) -> None:
-        self._lock = threading.Lock()
         if self._ends is not None:
             for end in self._ends:
                 os.close(end)

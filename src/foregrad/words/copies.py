@@ -20,13 +20,16 @@ from typing import Any
 
 import torch
 
-#: A copy has one thread: where another one held a lock, it waits for ever. That is ended after so long.
+from foregrad.words.forks import in_child
+
+#: A copy has one thread: where another one held a lock of somebody else's, it waits for ever. It ends after so long.
 _LIMIT_SECONDS = 120.0
 
 #: How long the end of a process waits for its copies.
 _LAST_SECONDS = 10.0
 
 _running: dict[int, threading.Thread] = {}  # by the process of the copy
+in_child(_running.clear)  # a child has no copies of its own yet
 
 
 class Failed(Exception):

@@ -7,14 +7,17 @@ held is put back in it.
 
 from __future__ import annotations
 
-import os
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-_lock = threading.RLock()  # for the moment of a change only
+from foregrad.words.forks import in_child, is_mine, lock
+
+_lock = lock(is_brief=True)  # for the moment of a change only
+_numbers = itertools.count()
 _all: weakref.WeakSet[Held] = weakref.WeakSet()
 
 
@@ -24,6 +27,7 @@ class Held:
     def __init__(self) -> None:
         self._holders: dict[object, int] = {}  # the thread of each
         self._local = threading.local()
+        self._number = next(_numbers)
         _all.add(self)
 
     def change(self) -> None:
@@ -45,7 +49,7 @@ class Held:
     @contextmanager
     def held(self, wanted: Any = None) -> Iterator[None]:
         """Inside, the change is made, and this thread wants something of it."""
-        holder, is_inside = object(), _is_mine()
+        holder, is_inside = object(), is_mine(_lock)
         try:
             try:
                 with _lock:
@@ -79,22 +83,40 @@ class Held:
                 self.put_back()
 
 
-def _is_mine() -> bool:
-    """Whether this thread has the lock."""
-    return bool(_lock._is_owned())  # type: ignore[attr-defined]
+class _Attribute(Held):
+    def __init__(self, owner: Any, name: str, value: Any) -> None:
+        super().__init__()
+        self._place, self._value, self._before = (owner, name), value, _NOTHING
+
+    def change(self) -> None:
+        if self._before is _NOTHING:
+            owner, name = self._place
+            self._before = vars(owner)[name]
+            setattr(owner, name, self._value)
+
+    def put_back(self) -> None:
+        if self._before is not _NOTHING:
+            setattr(*self._place, self._before)
+            self._before = _NOTHING
+
+
+_NOTHING: Any = object()
+
+
+@contextmanager
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Inside, a module or class has another value for an attribute of its own, for all threads: one at a time."""
+    with _Attribute(owner, name, value).held():
+        yield
 
 
 def _let_go() -> None:
     """Leave the lock to other threads: an interrupt between the end of a `with` and its exit has kept it."""
-    while _is_mine():
+    while is_mine(_lock):
         _lock.release()
 
 
+@in_child
 def _in_a_copy() -> None:
-    _lock.release()
-    for one in list(_all):
+    for one in sorted(_all, key=lambda held: -held._number):  # what was made last is put back first
         one._only_of(threading.get_ident())
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_in_a_copy)

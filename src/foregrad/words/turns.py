@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 from foregrad.substrate import no_dispatch_modes
+from foregrad.words.forks import lock
+from foregrad.words.held import Held
 
 #: Held by whoever has put the default generator into another state.
-turn = threading.RLock()
+turn = lock()
 
 
 @contextmanager
 def generator_as_it_was() -> Iterator[torch.Generator]:
     """The default generator, which is put back afterwards."""
     default = torch.default_generator
-    with turn:
+    with turn, _State().held():
+        yield default
+
+
+class _State(Held):
+    """The state of the default generator, which comes back, in a child of the process too."""
+
+    before: torch.Tensor | None = None
+
+    def change(self) -> None:
         with no_dispatch_modes():
-            before = default.get_state()
-        try:
-            yield default
-        finally:
+            self.before = torch.default_generator.get_state()
+
+    def put_back(self) -> None:
+        if self.before is not None:
             with no_dispatch_modes():
-                default.set_state(before)
+                torch.default_generator.set_state(self.before)
