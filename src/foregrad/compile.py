@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import sys
+import types
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
@@ -32,6 +35,15 @@ if TYPE_CHECKING:
     from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
     from foregrad.twins import Twins
+
+
+#: What Python does not copy.
+_ATOMS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+def compile_again(target: Any, way: Way) -> Compiled:
+    """A compiled function from a pickle."""
+    return Compiled(target, way.here())
 
 
 class Compiled(WarmStarts):
@@ -254,6 +266,29 @@ class Compiled(WarmStarts):
             raise CannotKeep(f"{self.name} changes lists or dicts that it is given, which a file cannot hold.")
         kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, key=key)
+
+    # -- copies -----------------------------------------------------------------------------------------
+
+    def __copy__(self) -> Compiled:
+        """Functions and methods are not copied by Python; objects that can be called are."""
+        target = self._target if isinstance(self._target, _ATOMS) else copy.copy(self._target)
+        return self if target is self._target else Compiled(target, self.way)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
+        """What is bound to an object is bound to the copy of it, and captures programs of its own."""
+        target = copy.deepcopy(self._target, memo)
+        return self if target is self._target else Compiled(target, self.way)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles as functions do, by name, with the options: no program goes along."""
+        return self.name if self._has_name() else (compile_again, (self._target, self.way))
+
+    def _has_name(self) -> bool:
+        """Whether it is what its module or class has under the name of the target: it was compiled by a decorator."""
+        found: Any = sys.modules.get(getattr(self, "__module__", None) or "")
+        for name in self.name.split("."):
+            found = getattr(found, name, None)
+        return found is self
 
     _kind = "function"
     _python = "warn"  # what the function does in Python and its program does not

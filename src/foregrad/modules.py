@@ -8,7 +8,6 @@ has alone, its programs, lies in a slot.
 from __future__ import annotations
 
 import copy
-import copyreg
 import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -67,16 +66,19 @@ class CompiledForward:
     def __dir__(self) -> list[str]:
         return sorted({*super().__dir__(), *_OF_COMPILED})
 
+    def __copy__(self) -> Any:
+        compiled = compiled_of(self)
+        return compile_module(copy.copy(compiled.target), compiled.way)
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         compiled = compiled_of(self)
         twin = copy.deepcopy(compiled.target, memo)
         return compile_module(twin, compiled.way)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickles as the module does: what is loaded is the module, without foregrad."""
-        module = compiled_of(self).target
-        state = module.__reduce_ex__(2)[2]
-        return copyreg._reconstructor, (type(module), object, None), state  # type: ignore[attr-defined]
+        """Pickles as the module does, with the options: what is loaded is compiled, and has no programs yet."""
+        compiled = compiled_of(self)
+        return compile_module_again, (compiled.target, compiled.way)
 
 
 def _call_lazy(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -99,6 +101,11 @@ def compile_module(module: torch.nn.Module, way: Way) -> Any:
     object.__setattr__(made, "__dict__", module.__dict__)
     object.__setattr__(made, "_foregrad", ForwardOf(module, way))
     return made
+
+
+def compile_module_again(module: torch.nn.Module, way: Way) -> Any:
+    """A compiled module from a pickle."""
+    return compile_module(module, way.here())
 
 
 def compiled_of(module: Any) -> ForwardOf:

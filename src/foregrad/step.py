@@ -16,7 +16,7 @@ from foregrad.backends.eager import compile_graph
 from foregrad.captures import Capture
 from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.compile import Compiled
-from foregrad.errors import CaptureError, CreatesState
+from foregrad.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.keep.lookup import Lookup
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
@@ -100,6 +100,25 @@ class Step(Compiled):
     _kind = "step"
     _advice = "Keep what changes at each call outside the step."
     _instead = 'Do it outside the step, or say fg.step(..., python="allow").'
+
+    def __copy__(self) -> Step:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Step:
+        raise CannotKeep(
+            f"the step {self.name} cannot be copied: its function names the modules and optimizers that it trains, so "
+            "a copy would train the same ones.\nCopy the modules with copy.deepcopy, make an optimizer for their "
+            "parameters, and a new fg.step for both."
+        )
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Pickles by name, as its function does, where it is what a module has under this name."""
+        if self._has_name():
+            return self.name
+        raise CannotKeep(
+            f"the step {self.name} cannot be pickled: it is not what {self.__module__} has under that name.\nPickle "
+            "the state_dict of what it trains, or write its programs into a file with save(path)."
+        )
 
     def _state(self) -> tuple[Any, ...]:
         return self.state

@@ -280,14 +280,16 @@ def test_MOD_1_deepcopy_is_independent_and_compiled():
     assert not torch.equal(other(x), expected)
 
 
-def test_MOD_1_pickle_gives_the_plain_module():
+def test_MOD_1_pickle_gives_a_compiled_module():
     model = mlp()
     twin = compiled(model)
     x = torch.randn(3, 2)
     expected = twin(x)
-    plain = pickle.loads(pickle.dumps(twin))
-    assert type(plain) is nn.Sequential
-    torch.testing.assert_close(plain(x), expected)
+    other = pickle.loads(pickle.dumps(twin))
+    assert isinstance(other, nn.Sequential)
+    assert other.captures == ()
+    assert torch.equal(other(x), expected)
+    assert len(other.captures) == 1
     file = io.BytesIO()
     torch.save(twin.state_dict(), file)
     file.seek(0)

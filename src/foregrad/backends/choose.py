@@ -58,6 +58,14 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
     return Inductor(rng=rng, regions=regions, winograd=os.environ.get("FOREGRAD_WINOGRAD") != "off")
 
 
+def on_this_machine(backend: Backend) -> Backend:
+    """A backend that was chosen in another process; op by op where it needs a C++ compiler, and there is none."""
+    if not compiles(backend) or compiler() is not None:
+        return backend
+    _warn_no_compiler()
+    return compile_graph
+
+
 def can_write(backend: Backend) -> bool:
     """Whether a backend takes graphs that write to their inputs."""
     return backend is compile_graph or compiles(backend)

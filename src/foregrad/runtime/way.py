@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from foregrad.backends.backend import Backend, Runner
+from foregrad.backends.choose import on_this_machine, passes_for
 
 if TYPE_CHECKING:
     from foregrad.program.program import Program
@@ -24,6 +25,14 @@ class Way:
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
     dynamic: Any = False  # which sizes vary: `dynamic.Choice`
+
+    def here(self) -> Way:
+        """The same in another process, perhaps on another machine."""
+        backend = on_this_machine(self.backend)
+        if backend is self.backend:
+            return self
+        needless = passes_for(self.backend)
+        return replace(self, backend=backend, passes=tuple(one for one in self.passes if one not in needless))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import unquote, urlsplit
 
+from foregrad.errors import CannotKeep
 from foregrad.store import given
 from foregrad.store.folder import Folder
 from foregrad.store.guarded import Guarded
@@ -111,6 +112,9 @@ class Cache:
         given.check_flag("readonly", readonly)
         given.check_key(key)
         self.verify_every = verify_every or named_rate()
+        limits = {"max_bytes": max_bytes, "max_entry_bytes": max_entry_bytes}
+        self._options = {**limits, "readonly": readonly, "verify_every": verify_every}
+        self._has_key = key is not None
         self._layers: list[Guarded] = []
         self._counts: Counter[str] = Counter()
         self._checks: list[threading.Thread] = []
@@ -118,6 +122,7 @@ class Cache:
         if place is None:
             place = default_folder()
         parts: Sequence[Any] = place if isinstance(place, (list, tuple)) else [place]
+        self._parts = [given.anywhere(part) for part in parts]
         for part in parts:
             if isinstance(part, Cache):
                 self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
@@ -127,6 +132,23 @@ class Cache:
 
     def __repr__(self) -> str:
         return f"Cache({', '.join(layer.name for layer in self._layers)})"
+
+    def __copy__(self) -> Cache:
+        return self  # as an open file it is one thing, whoever has it
+
+    def __deepcopy__(self, memo: Any) -> Cache:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Where it is, with its limits. Keys and passwords go into no pickle."""
+        if self._has_key or any(isinstance(part, str) and without_password(part) != part for part in self._parts):
+            raise CannotKeep(
+                f"{self!r} has a key or a password, which would stand in the pickle for everybody to read.\nName the "
+                "key in FOREGRAD_CACHE_KEY in both processes, or make the cache in the process that uses it."
+            )
+        return (
+            (default_cache, ()) if self._parts == [str(default_folder())] else (_cache_of, (self._parts, self._options))
+        )
 
     def get(self, key: str) -> Hit | Miss:
         """The entry of a key, checked, or why there is none to use."""
@@ -280,6 +302,10 @@ class Cache:
     def _folders(self, writable: bool = False) -> list[Folder]:
         layers = [layer for layer in self._layers if not (writable and layer.is_readonly)]
         return [layer.layer for layer in layers if isinstance(layer.layer, Folder)]
+
+
+def _cache_of(parts: list[str | Cache], options: dict[str, Any]) -> Cache:
+    return Cache(parts, **options)
 
 
 def default_folder() -> Path:

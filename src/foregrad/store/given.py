@@ -45,6 +45,13 @@ def check_place(place: Any) -> None:
         raise ValueError(f"{folder} is a file, and a cache is a folder: name another path, or remove the file")
 
 
+def anywhere(part: Any) -> Any:
+    """A place as a process in another folder can name it too; what is no path stays as it is."""
+    if not isinstance(part, (str, os.PathLike)) or "://" in os.fspath(part):
+        return part
+    return str(Path(part).expanduser().absolute())
+
+
 def named_place() -> str | None:
     """What `FOREGRAD_CACHE` says: a path or URL to use for this user's cache, or `off`; None if it says nothing."""
     named = os.environ.get("FOREGRAD_CACHE", "").strip()
