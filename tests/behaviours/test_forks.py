@@ -22,15 +22,15 @@ from tests.behaviours.test_threads import process
 SECONDS = 60
 
 
-def start(work):
-    """Do something in a child, with one thread of torch's, as workers of a DataLoader have; what ends it."""
+def start(work, num_threads=1):
+    """Do something in a child, with one thread of torch's, as workers of a DataLoader have; `finish` waits for it."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             signal.alarm(SECONDS)
-            torch.set_num_threads(1)
+            torch.set_num_threads(num_threads)
             work()
             said = "done"
         except BaseException:
@@ -111,11 +111,18 @@ def test_a_child_calls_what_is_compiled_and_meets_new_shapes(backend):
     work()
 
 
-def test_kernels_for_several_threads_run_in_a_child_as_far_as_those_of_eager_do():
-    function = fg.compile(wave, backend="inductor", cache=False)
-    check(function, 1 << 20)
-    in_child(lambda: wave(torch.ones(1 << 20)))
-    in_child(lambda: check(function, 1 << 20))
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_kernels_for_several_threads_run_in_a_child(num_threads):
+    """Sizes at which eager uses one thread, and at which it uses more and would hang by itself."""
+    before, function = torch.get_num_threads(), fg.compile(wave, backend="inductor", cache=False)
+    torch.set_num_threads(2)
+    try:
+        for size in (20_000, 1 << 20):
+            check(function, size)
+            assert finish(start(lambda size=size: check(function, size), num_threads)) == "done"
+            check(function, size)
+    finally:
+        torch.set_num_threads(before)
 
 
 scale = fg.compile(lambda x: (x * 3).cos(), backend="eager", cache=False)

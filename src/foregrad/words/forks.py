@@ -9,12 +9,16 @@ Workers of a DataLoader and `multiprocessing` with "fork" are such children. Fou
 - work that leaves something half done (a recording has tensors without data in the user's modules, an import has its
   lock) stands in `undivided()`: a fork in another thread waits until it is done, or pauses in `divided()`.
 
+Threads of OpenMP, with which kernels compute, are ended by the thread that forks before it does: a child would wait for
+them. They are made anew when they are needed, in both processes.
+
 The wait has a limit, so that a thread which waits for the one that forks cannot hold it up for ever. A child of a fork
 that did not wait long enough still gets its locks, pools and functions of Python back.
 """
 
 from __future__ import annotations
 
+import ctypes
 import logging
 import os
 import sys
@@ -22,6 +26,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 
 log = logging.getLogger("foregrad")
 
@@ -135,8 +140,24 @@ def _at(depth: Callable[[int], int]) -> Iterator[None]:
 
 def _before() -> None:
     _gate.close()
+    pause = _pause_of_openmp()
+    if pause is not None:
+        pause(_PAUSE_SOFT)
     for one in _brief:
         one.acquire()
+
+
+#: What OpenMP 5 calls it when threads are given back and nothing else is.
+_PAUSE_SOFT = 1
+
+
+@cache
+def _pause_of_openmp() -> Callable[[int], int] | None:
+    """What gives the threads of this thread's parallel loops back, in GNU's OpenMP; others know about forks."""
+    everything = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if not hasattr(everything, "GOMP_parallel") or hasattr(everything, "__kmpc_fork_call"):
+        return None
+    return getattr(everything, "omp_pause_resource_all", None)
 
 
 def _after() -> None:
