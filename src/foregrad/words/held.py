@@ -86,26 +86,26 @@ class Held:
 class _Attribute(Held):
     def __init__(self, owner: Any, name: str, value: Any) -> None:
         super().__init__()
-        self._place, self._value, self._before = (owner, name), value, _NOTHING
+        self._place, self._value = (owner, name), value
+        self._before: list[Any] | None = None  # empty where it is inherited
 
     def change(self) -> None:
-        if self._before is _NOTHING:
+        if self._before is None:
             owner, name = self._place
-            self._before = vars(owner)[name]
+            self._before = [vars(owner)[name]] if name in vars(owner) else []
             setattr(owner, name, self._value)
 
     def put_back(self) -> None:
-        if self._before is not _NOTHING:
-            setattr(*self._place, self._before)
-            self._before = _NOTHING
-
-
-_NOTHING: Any = object()
+        if self._before:
+            setattr(*self._place, self._before[0])
+        elif self._before is not None:
+            delattr(*self._place)
+        self._before = None
 
 
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Inside, a module or class has another value for an attribute of its own, for all threads: one at a time."""
+    """Inside, a module or class has another value for an attribute, for all threads: one at a time."""
     with _Attribute(owner, name, value).held():
         yield
 
