@@ -204,7 +204,10 @@ def attempt(saved: Saved, path: Path, signer: Signer | None = None) -> str:
 def outcome(saved: Saved, path: Path, signer: Signer | None = None) -> Outcome:
     """Load a file, print it, run it. It does nothing that only code would do, and until it is called errors are of our
     own kind."""
-    saved.write(path, signer)
+    try:
+        saved.write(path, signer)
+    except ValueError as error:
+        return Outcome(f"is no file: {str(error).partition(',')[0]}", 0.0, 0)
     Path("/proc/self/clear_refs").write_text("5")  # forget the most memory so far
     memory, begin = _memory("VmRSS"), time.process_time()
     with watched() as seen:

@@ -9,7 +9,7 @@ from typing import Any
 from foregrad.keys.doubts import words
 from foregrad.runtime.nodes import original_of
 from foregrad.runtime.walk import Boundary
-from foregrad.substrate_keys import undisabled
+from foregrad.substrate_keys import TORCH_NAMESPACES, undisabled
 
 #: A module that holds patterns put together in the order of a set.
 _IN_NO_ORDER = "tokenize"
@@ -29,6 +29,8 @@ def boundary_around(loaded_meanwhile: frozenset[str], *, is_after_capture: bool)
     def is_outside(module: str) -> bool:
         if module == _IN_NO_ORDER or module in loaded_meanwhile:
             return True
+        if module.startswith("torch.ops.") and module.split(".")[2] in TORCH_NAMESPACES:
+            return True  # made when it is first asked for, by whatever asks
         return any(module == one or module.startswith(f"{one}.") for one in _COMPILERS)
 
     return Boundary(cache(is_outside), _unwrapped, is_after_capture)

@@ -108,7 +108,7 @@ class Executed:
     def _note(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if id(code) not in self._seen and not is_ours(code) and not is_for_us(frame):
+            if id(code) not in self._seen and not is_ours(code) and not _is_switch(frame) and not is_for_us(frame):
                 self._seen[id(code)] = (code, frame.f_globals)
             if code is _IMPORT_MODULE:
                 self._asked_for.update(_modules_asked_for(frame.f_locals))
@@ -157,7 +157,7 @@ class Executed:
             ),
             tested=asked.difference(*(names.used for _, names, _ in every)),
             looks_around=self._imports_by_another_name
-            or any(_looks_around(names) for code, names, _ in every if not is_of_python(code)),
+            or any(_looks_around(names) for code, names, _ in every if not _is_as_pythons(code)),
             imported=frozenset(module for module, names in self._imports() if names is None),
         )
 
@@ -182,6 +182,12 @@ def _modules_asked_for(given: dict[str, Any]) -> list[str]:
     name, package = str(given["name"]), str(given["package"] or "")
     level = len(name) - len(name.lstrip("."))
     return [one for one in Import(name[level:], level, (), True).modules(package) if _variables_of(one) is not None]
+
+
+def _is_as_pythons(code: CodeType) -> bool:
+    """Whether code is Python's or torch's, or of a library that stands in for Python: in an import, or as `typing`."""
+    stands_in = code.co_name == "find_spec" or os.path.basename(code.co_filename) == "typing_extensions.py"
+    return is_of_python(code) or (stands_in and is_library(code))
 
 
 def _looks_around(names: Names) -> bool:
@@ -222,6 +228,7 @@ _IMPORT_MODULE = importlib.import_module.__code__
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 #: How torch finds a mode, and takes ops to it.
+_SWITCH = _TORCH + "_dynamo/eval_frame.py"
 _MACHINERY = tuple(
     _TORCH + name for name in ("overrides.py", "utils/_python_dispatch.py", "_ops.py", "_library/", "_jit_internal.py")
 )
@@ -231,6 +238,13 @@ def is_ours(code: CodeType) -> bool:
     """Whether code is that of foregrad, or of what it runs on."""
     file = code.co_filename
     return file.startswith(("<foregrad ", _OURS, *_MACHINERY)) and file not in _USERS
+
+
+def _is_switch(frame: FrameType) -> bool:
+    """Whether code keeps torch's compiler out of a function, where that is loaded, and asks for its flags."""
+    caller = frame.f_back
+    is_asked = caller is not None and caller.f_code.co_filename == _SWITCH
+    return frame.f_code.co_filename == _SWITCH or (is_asked and frame.f_globals.get("__name__") == "torch.compiler")
 
 
 def is_torchs(code: CodeType) -> bool:
@@ -259,12 +273,17 @@ def is_for_us(frame: FrameType) -> bool:
         return frame.f_code.co_filename not in _USERS
     caller = frame if is_library(frame.f_code) else None
     while caller is not None and is_library(caller.f_code) and not caller.f_code.co_filename.startswith(_OURS):
-        if caller.f_code.co_filename.startswith(_OF_SYMBOLS):
+        if caller.f_code.co_filename.startswith(_OF_SYMBOLS) or _is_import_of_torchs(caller.f_code):
             return True
         caller = caller.f_back
     if caller is None or not is_ours(caller.f_code):
         return False
     return caller.f_code.co_filename not in _ON_BEHALF and caller.f_code.co_qualname not in _CALLS_ON
+
+
+def _is_import_of_torchs(code: CodeType) -> bool:
+    """Whether a part of torch is being loaded, which happens once in a process: what it sets is read by what runs."""
+    return code.co_name == "<module>" and is_torchs(code)
 
 
 #: What torch does with sizes that are symbols.
@@ -282,6 +301,7 @@ _ON_BEHALF = tuple(
         "record/wrapped_ops.py",
         "record/session.py",
         "substrate_engine.py",
+        "substrate_start.py",
         "compile.py",
         "modules.py",
     )
