@@ -102,7 +102,7 @@ def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable
 
 def _claimed(way: Way, origin: Origin, program: Program) -> AbstractContextManager[Halves]:
     """The halves of a program of a capture whose backward is asked for later."""
-    return claimed_halves(way.cache, program, way, origin, wants_backward=True)
+    return claimed_halves(way.cache, program, way, origin)
 
 
 def _checks_overlap(program: Program, inputs: list[Lifted]) -> bool:

@@ -1,10 +1,15 @@
 """The backwards that were asked for are what later processes find, and what a file holds."""
 
+import os
+import threading
+import time
+
 import pytest
 import torch
 from torch import nn
 
 import foregrad as fg
+from foregrad.backends import inductor
 from foregrad.backends.toolchain import compiler
 from foregrad.keep.warm import FOUND
 
@@ -124,3 +129,37 @@ def test_a_file_saved_before_any_backward_holds_the_one_from_all_results(tmp_pat
     assert_as_eager(model, loaded, "both")
     with pytest.raises(fg.BackwardError, match="Run this backward before you save"):
         gradients(model, loaded, "loss")
+
+
+@pytest.mark.skipif(compiler() is None, reason="there is no C++ compiler")
+def test_of_two_who_want_the_same_late_backward_one_compiles_it(tmp_path, monkeypatch):
+    """Of several results the backward is compiled when it is asked for: the entry that was found has none."""
+
+    def two(x):
+        return x.sin() * len(os.environ.get("NOTHING", "x")), x.cos()  # no key sees the environment: it is traced
+
+    begun, start = [], inductor.Fuser.start
+
+    def start_slowly(self, graph, name):
+        begun.append(name)
+        finish = start(self, graph, name)
+        return (lambda: time.sleep(0.5) or finish()) if name == "backward" else finish
+
+    monkeypatch.setattr(inductor.Fuser, "start", start_slowly)
+    x = torch.randn(7, requires_grad=True)
+    calls = [fg.compile(two, backend="inductor", cache=fg.Cache(tmp_path), progress=False) for _ in range(2)]
+    results = [call(x) for call in calls]
+    assert [call.captures[0].origin.how for call in calls] == ["captured", "traced, then found"]
+    found = {}
+
+    def backward(number):
+        found[number] = torch.autograd.grad(results[number], x, [torch.ones(7)] * 2)
+
+    threads = [threading.Thread(target=backward, args=(number,)) for number in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert begun == ["forward", "backward"]
+    for number in range(2):
+        torch.testing.assert_close(found[number], (x.cos() - x.sin(),))

@@ -150,26 +150,6 @@ def test_a_stopped_owner_costs_five_seconds():
     assert claims._RENEW_SECONDS <= 1.25  # one that is late three times is still alive
 
 
-def test_an_entry_that_is_not_enough_is_waited_for(folder):
-    """Of what is made in two parts, the second is made once, too."""
-    cache = fg.Cache(folder)
-    cache.put(KEY, b"half")
-
-    def is_whole(hit):
-        return hit.data == b"whole"
-
-    def work():
-        with fg.Cache(folder).claim(KEY, timeout=60, is_enough=is_whole) as claim:
-            assert claim.found.data == b"whole"
-
-    with cache.claim(KEY, is_enough=is_whole) as claim:
-        assert claim.found is None
-        waiters = [fork(work) for _ in range(3)]
-        time.sleep(0.3)
-        cache.put(KEY, b"whole")
-    assert [code_of(waiter) for waiter in waiters] == [0] * 3
-
-
 def test_owners_are_killed_until_one_finishes(folder, tmp_path):
     """Twelve processes want the entry; who owns it is killed, ten times. The rest agree on what the eleventh makes."""
 

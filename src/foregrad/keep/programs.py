@@ -37,11 +37,8 @@ class Halves(Known):
 
 
 @contextmanager
-def claimed_halves(
-    store: Cache | None, program: Program, way: Way, before: Origin, *, wants_backward: bool = False
-) -> Iterator[Halves]:
-    """The halves of a program. While one process makes them, others that want the same wait for it. An entry without
-    the backward that is wanted counts for nothing: else all who have found its forward would make the same backward."""
+def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
+    """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
         yield Halves(origin=before)
         return
@@ -49,9 +46,7 @@ def claimed_halves(
         key = program_key(program, way)
     ours = Halves(keep=partial(_keep_halves, store, key, program, (None, None)), key=key, origin=before)
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
-        with store.claim(
-            key.digest, _patience(program), is_enough=_has_backward if wants_backward else _is_entry
-        ) as claim:
+        with store.claim(key.digest, _patience(program)) as claim:
             if claim.found is None:
                 yield ours
                 return
@@ -64,8 +59,7 @@ def claimed_halves(
     yield ours
 
 
-#: Seconds that a build may take, and more for each node: some five times what it takes on a machine that does nothing
-#: else, which may be what a hundred processes on the same machine get of it.
+#: Seconds that a build may take, and more for each node: some five times what it takes where nothing else runs.
 _LEAST_SECONDS, _SECONDS_FOR_A_NODE, _MOST_SECONDS = 30.0, 0.05, 600.0
 
 
@@ -73,18 +67,6 @@ def _patience(program: Program) -> float:
     """How long to wait for another process that builds a program: about as long as we would need at worst. By then we
     could have built it, and whoever is still at it may never end."""
     return min(_MOST_SECONDS, _LEAST_SECONDS + _SECONDS_FOR_A_NODE * len(program.graph.graph.nodes))
-
-
-def _is_entry(hit: Hit) -> bool:
-    return True
-
-
-def _has_backward(hit: Hit) -> bool:
-    """Whether an entry has a backward, or is none that could be used: that is found out when it is."""
-    try:
-        return bool(unpack(hit.data).about["has_backward"])
-    except (ForegradError, KeyError):
-        return True
 
 
 def _restored(hit: Hit) -> tuple[Runner | None, Runner | None] | None:
@@ -111,7 +93,6 @@ def _keep_halves(
             check_compiled(runners)
             kept = keep_calls(runners, Places((), None), needs_code=True)
             about = {**about_entry("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
-            about["has_backward"] = backward is not None
             store.put(key.digest, pack(about, kept.blobs))
     except (CannotKeep, OSError) as error:
         log.info("a program is not kept: %s", error)

@@ -183,13 +183,11 @@ class Cache:
         return sorted(found.values(), key=lambda entry: -(entry.used or 0.0))
 
     @contextmanager
-    def claim(
-        self, key: str, timeout: float = 600.0, *, is_enough: Callable[[Hit], bool] = lambda hit: True
-    ) -> Iterator[Claim]:
+    def claim(self, key: str, timeout: float = 600.0) -> Iterator[Claim]:
         """One process makes the entry while the others wait for it, and find it in `claim.found`.
 
         Where that is None the entry is ours to make: nobody else is at it, or whoever was has died or takes more than
-        `timeout` seconds. An entry that is not enough is waited for, or made, as if it were not there.
+        `timeout` seconds.
         """
         from foregrad.store.claim import claim
 
@@ -197,7 +195,7 @@ class Cache:
 
         def look() -> Hit | None:
             found = self._look(key)
-            return found if isinstance(found, Hit) and is_enough(found) else None
+            return found if isinstance(found, Hit) else None
 
         # The last layer is the one that most processes share.
         places = [layer for layer in reversed(self._layers) if layer.has_leases]
