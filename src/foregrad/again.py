@@ -115,6 +115,12 @@ class Again:
         self.made: CompiledStage | None = None
         self.expected = ""
 
+    def cut(self) -> None:
+        """Hold on to nothing of the user's: what was compiled is dropped."""
+        self._record = _gone
+        if self.made is not None:
+            self.made.cut()
+
     def __call__(self) -> CompiledStage:
         with self._lock:
             if self.made is None:
@@ -131,6 +137,10 @@ class Again:
                     )
                 self.made = made
             return self.made
+
+
+def _gone(args: Any, kwargs: Any) -> Any:
+    raise BackwardError("what this was compiled by is gone, so that nothing of it can be recorded any more.")
 
 
 class Modes:

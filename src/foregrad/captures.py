@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from foregrad.keep.warm import Origin
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
+from foregrad.runtime.autograd import has_nodes
 from foregrad.runtime.miss import PYTHON
 from foregrad.words.generated import generated_of
 from foregrad.words.progress import Timings
@@ -37,7 +38,7 @@ class Capture:
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]
     find_regions: Callable[[], tuple[Regions, ...]]
-    let_go: Callable[[], None]  # of the user's objects, when the compiled function is dropped
+    cut: Callable[[], None]  # its programs off from the user's objects
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
     conditions: Conditions | None = None  # where sizes vary
@@ -75,6 +76,14 @@ class Capture:
         assert generated is not None
         found: PythonGuard = generated.namespace[PYTHON]
         return found
+
+    def let_go(self) -> None:
+        """What was compiled is dropped. If no backward is still to run, its programs hold nothing of the user's any
+        more, so that this is freed at once; else the garbage collector sees to it, after the backward."""
+        generated = generated_of(self.call)
+        run = None if generated is None else generated.namespace.get("run")
+        if run is None or not has_nodes(run):
+            self.cut()
 
     @property
     def reads(self) -> Reads:

@@ -16,12 +16,11 @@ from foregrad.captures import Capture, warn_of_many, warn_of_python, with_anothe
 from foregrad.errors import CannotKeep, CaptureError
 from foregrad.keep.warm import CAPTURED, Origin
 from foregrad.record.tracebacks import readable
-from foregrad.rerecord import Rerecord
 from foregrad.runtime.dispatch import FEW, Dispatch
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
 from foregrad.substrate import under_foreign_control
-from foregrad.warm_starts import ToKeep, WarmStarts
+from foregrad.warm_starts import WarmStarts
 from foregrad.words.forks import lock, undivided
 from foregrad.words.heap import return_memory_of_dropped
 from foregrad.words.progress import Timings, part, watched
@@ -61,14 +60,13 @@ class Compiled(WarmStarts):
         self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
         self._named: set[str] = set()  # what it does in Python that was spoken of
-        self._keeps: dict[int, ToKeep] = {}
-        self._on_drop: list[Callable[[], None]] = []
+        self._captured: list[Capture] = []  # all that it has made or found
 
     def __del__(self) -> None:
-        """Programs may go on, in results whose backward is still to run. They let go of what is the user's."""
-        for let_go in (told := self.__dict__.get("_on_drop", ())):  # nobody where the constructor has raised
-            let_go()
-        if told:
+        captured = self.__dict__.get("_captured", ())  # none where the constructor has raised
+        for made in captured:
+            made.let_go()
+        if captured:
             return_memory_of_dropped()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -130,7 +128,7 @@ class Compiled(WarmStarts):
 
     def _add(self, made: Capture) -> None:
         """Have a capture for later calls, unless what the function read has changed by its own doing."""
-        self._on_drop.append(made.let_go)
+        self._captured.append(made)
         if not made.once:
             self._calls = (made.call, *self._calls)
         self.captures = with_another(self.captures, made)
@@ -185,9 +183,8 @@ class Compiled(WarmStarts):
             return made
 
     def _stage_of(self, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> CompiledStage:
-        made = self._new_capture(args, kwargs, way, dims=dims)
-        self._on_drop.append(made.let_go)
-        return made.stage
+        self._captured.append(self._new_capture(args, kwargs, way, dims=dims))
+        return self._captured[-1].stage
 
     def _changed(self) -> list[str]:
         """What has changed in Python since each capture, or by its own doing."""
@@ -196,14 +193,8 @@ class Compiled(WarmStarts):
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
         from foregrad.twins import Twins
 
-        quiet, later = replace(way, shows_progress=False), Rerecord(self)
-        self._on_drop.append(later.let_go)
-        return Twins(
-            captured.stage.recording,
-            args,
-            kwargs,
-            lambda a, k: later.compiled()._stage_of(a, k, quiet, dims),
-        )
+        quiet, bare = replace(way, shows_progress=False), self._bare()
+        return Twins(captured.stage.recording, args, kwargs, lambda a, k: bare._stage_of(a, k, quiet, dims))
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
         from foregrad.making import make_capture

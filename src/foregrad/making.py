@@ -16,7 +16,6 @@ from foregrad.dynamic import Conditions
 from foregrad.functionalize.effects import Copy
 from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
-from foregrad.program.build import Stage
 from foregrad.program.program import Program
 from foregrad.record.declared import Declared
 from foregrad.record.given import Edits
@@ -68,7 +67,7 @@ def make_capture(
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
         find_regions=lambda: compiled.regions,
-        let_go=partial(_let_go, captured.stage, captured.declared),
+        cut=partial(_cut, compiled, captured.declared),
         program_key=halves.key,
         conditions=conditions,
         does=captured.changes,
@@ -77,11 +76,11 @@ def make_capture(
     )
 
 
-def _let_go(stage: Stage, declared: Declared) -> None:
+def _cut(compiled: CompiledStage, declared: Declared) -> None:
     """Hold on to nothing of the user's: what was compiled is dropped."""
-    stage.recording.inputs.let_go()
+    compiled.cut()
     declared.let_go()
-    for store in stage.stored:
+    for store in compiled.stage.stored:
         store.slot.let_go()
 
 

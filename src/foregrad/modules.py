@@ -32,9 +32,10 @@ class CompiledForward:
     """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
 
     @property
-    def forward(self) -> ForwardOf:
-        """The compiled forward. One that is set on the module takes the place of its class's, and is compiled too."""
-        return compiled_of(self)
+    def forward(self) -> Any:
+        """The compiled forward. One that is set on the module takes the place of its class's, and is compiled too.
+        An instance that was made otherwise than by `compile` is a plain module."""
+        return compiled_of(self) if hasattr(self, "_foregrad") else super().forward  # type: ignore[misc]
 
     @forward.setter
     def forward(self, value: Any) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import threading
 import warnings
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from foregrad.again import Again, not_made_again
 from foregrad.arguments import bind_arguments
@@ -19,9 +20,9 @@ from foregrad.keep.warm import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call,
 from foregrad.keys.environment import environment_of_sources
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
-from foregrad.rerecord import Rerecord
 from foregrad.runtime.dispatch import Dispatch
 from foregrad.runtime.way import Way
+from foregrad.words.forks import lock
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
@@ -51,8 +52,7 @@ class WarmStarts:
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _dispatch: Dispatch
     _wrong: dict[str, Origin]  # keys whose entries hold another program
-    _keeps: dict[int, ToKeep]  # what is kept once more when there is a new backward
-    _on_drop: list[Callable[[], None]]  # what is told when it is dropped
+    _captured: list[Capture]  # all that it has made or found
     _passed_over: weakref.WeakSet[
         Callable[..., Any]
     ]  # calls that were found, and whose guards say that they are for others
@@ -96,8 +96,7 @@ class WarmStarts:
     def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | Origin:
         if call.key in self._wrong:
             return self._wrong[call.key]
-        later, kept = Rerecord(self), (lookup.once_made(), call)
-        again = Again(self.name, args, kwargs, lambda args, kwargs: later.compiled()._recorded(*kept, args, kwargs))
+        again = Again(self.name, args, kwargs, functools.partial(self._bare()._recorded, lookup.once_made(), call))
         found = find_call(self.way.cache, call.key, self._places(), again)
         if isinstance(found, Origin):
             return found
@@ -117,7 +116,7 @@ class WarmStarts:
             listing=lambda: str(about["program"]),
             record=again,
             find_regions=lambda: found.regions,
-            let_go=later.let_go,
+            cut=again.cut,
             sources=call.sources,
             does=_changes(about["does"]),
             fixed=about["fixed"],
@@ -189,7 +188,7 @@ class WarmStarts:
 
     def _recorded(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
-        self._on_drop.append(made.let_go)
+        self._captured.append(made)
         made.stage.on_backward = self._later(ToKeep(made, lookup, call))
         return made.stage, made.contents
 
@@ -239,15 +238,16 @@ class WarmStarts:
             self.captures = tuple(told if one is made else one for one in self.captures)
 
     def _later(self, one: ToKeep) -> Callable[[], None]:
-        """What keeps more of a capture, as long as this compiled function is there: its programs do not hold it."""
-        number, me = len(self._keeps), weakref.ref(self)
-        self._keeps[number] = one
+        """What keeps more of a capture. Its programs do not hold the compiled function, and may outlive it."""
+        me, bare = weakref.ref(self), self._bare()
+        return lambda: (me() or bare)._keep(one)
 
-        def keep_if_there() -> None:
-            if (compiled := me()) is not None and number in compiled._keeps:
-                compiled._keep(compiled._keeps[number])
-
-        return keep_if_there
+    def _bare(self) -> Self:
+        """The same without its captures, for programs: recorded once more, they come out as they are."""
+        made = object.__new__(type(self))
+        vars(made).update(vars(self))
+        made.captures, made._calls, made._dispatch, made._captured, made._lock = (), (), Dispatch(), [], lock()
+        return made
 
     def _why_not_kept(self) -> str | None:
         return None

@@ -114,6 +114,7 @@ def test_a_backward_runs_after_all_was_dropped(no_collection):
     result.backward()  # from one result: recorded now
     assert all(torch.equal(p.grad, grad) for p, grad in zip(parameters, expected, strict=True))
     del result, parameters
+    gc.collect()  # a backward was still to run when the compiled module was dropped
     assert num_alive(references) == 0
 
 
@@ -128,14 +129,47 @@ def test_a_call_that_was_found_is_recorded_after_the_compiled_module_was_dropped
     assert torch.equal(found, torch.autograd.grad(model(X)[1].sum(), model.inner[0].weight)[0])
 
 
-def test_a_call_that_was_found_is_not_recorded_when_its_model_is_gone(cache, no_collection):
-    model = Two()
-    fg.compile(model, backend="eager", cache=cache)(X)
-    result = fg.compile(model, backend="eager", cache=cache)(X)[1].sum()
-    weight = model.inner[0].weight
-    del model
-    with pytest.raises(fg.BackwardError, match="is gone"):
-        torch.autograd.grad(result, weight)
+def test_a_call_that_was_found_is_differentiated_after_all_was_dropped(cache):
+    """`sum` gives a tangent of another layout than the one that was captured: what the first ask for is kept."""
+    gradients = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        model = nn.Linear(3, 3)
+        result, weight = fg.compile(model, backend="eager", cache=cache)(X).sum(), model.weight
+        del model
+        (gradient,) = torch.autograd.grad(result, weight, create_graph=True)
+        gradients.append(gradient)
+    assert torch.equal(*gradients)
+
+
+class Bound(nn.Module):
+    """Its forward is another object each time that it is asked for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    forward = property(lambda self: lambda x: (self.inner(x).sin(), self.inner(x).cos()))
+
+
+def test_a_forward_that_nobody_else_holds_is_recorded_after_the_compiled_module_was_dropped(cache):
+    model = Bound()
+    call = fg.compile(lambda x: model(x), backend="eager", cache=cache)
+    call(X)
+    result = fg.compile(lambda x: model(x), backend="eager", cache=cache)(X)[1].sum()
+    (gradient,) = torch.autograd.grad(result, model.inner.weight, create_graph=True)
+    assert torch.equal(gradient, torch.autograd.grad(model(X)[1].sum(), model.inner.weight)[0])
+
+
+def test_callbacks_of_the_garbage_collector_are_called_in_pairs(cache):
+    call = fg.compile(torch.sin, backend="eager", cache=False)
+    call(X)
+    del call
+    phases = []
+    gc.callbacks.append(callback := lambda phase, info: phases.append(phase))
+    gc.collect()
+    gc.callbacks.remove(callback)
+    assert phases == ["start", "stop"]
 
 
 def test_modules_of_one_class_share_the_class_of_compiled_ones():
@@ -143,6 +177,15 @@ def test_modules_of_one_class_share_the_class_of_compiled_ones():
     assert type(first) is type(second)
     first(X)
     assert (len(first.captures), len(second.captures)) == (1, 0)
+
+
+def test_an_instance_that_was_not_made_by_compile_is_a_plain_module():
+    """As `nn.DataParallel` makes replicas, and methods that make another of their own kind."""
+    compiled = fg.compile(nn.Linear(3, 3), backend="eager", cache=False)
+    replica = compiled.__new__(type(compiled))
+    replica.__dict__ = compiled.__dict__.copy()
+    assert torch.equal(replica(X), compiled(X))
+    assert type(compiled)(3, 2)(X).shape == (2, 2)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc, and returned by glibc")

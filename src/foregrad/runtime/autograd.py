@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -23,5 +24,12 @@ class AutogradFunction:
     def make(self) -> Callable[..., Any]:
         """How to call it: past the part of torch that looks for transforms, which are ruled out."""
         members = {"forward": staticmethod(self.forward), "backward": staticmethod(hide_from_dynamo(self.backward))}
-        made = type(self.name, (torch.autograd.Function,), members)
+        made: Any = type(self.name, (torch.autograd.Function,), members)
+        made.num_references = sys.getrefcount(made._backward_cls)
         return apply_of(made)
+
+
+def has_nodes(function: Any) -> bool:
+    """Whether the autograd graph has nodes of a function that was made so: each refers to the class of all of them."""
+    made = function.__self__
+    return sys.getrefcount(made._backward_cls) > int(made.num_references)

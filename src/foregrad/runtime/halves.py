@@ -79,6 +79,11 @@ class CompiledStage:
             self._backwards[self._first_layouts] = backward()
         warn_of_slow_parts(program.name, slow_parts([self.run_forward, *(b.run for b in self._backwards.values())]))
 
+    def cut(self) -> None:
+        """Hold on to nothing of the user's: no more of it is recorded."""
+        self.on_backward, self.twin = lambda: None, None
+        self.stage.recording.inputs.let_go()
+
     @property
     def name(self) -> str:
         return self.program.name

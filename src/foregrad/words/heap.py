@@ -43,7 +43,8 @@ def return_memory_of_dropped() -> None:
 
 def _trim(phase: str, info: dict[str, Any]) -> None:
     if phase == "stop" and info["generation"] == 2:
-        gc.callbacks.remove(_trim)
+        if gc.callbacks[-1] is _trim:  # else the one behind it would not be called: Python counts places
+            gc.callbacks.pop()
         malloc_trim = _of_malloc("malloc_trim")
         if malloc_trim is not None:
             malloc_trim(0)
