@@ -37,6 +37,17 @@ def bind_arguments(target: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     return bound
 
 
+def order_counts(target: Any, kwargs: Any) -> bool:
+    """Whether a function can tell in which order keyword arguments were given: it takes several by `**`."""
+    called = type(target).forward.__get__(target) if isinstance(target, torch.nn.Module) else target
+    try:
+        parameters = inspect.signature(called, follow_wrapped=False).parameters.values()
+    except (TypeError, ValueError):
+        return len(kwargs) > 1
+    named = {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return any(p.kind is p.VAR_KEYWORD for p in parameters) and len(kwargs.keys() - named) > 1
+
+
 def _parameters(target: Any) -> list[inspect.Parameter]:
     """The parameters of a target, without the one that a method is bound to."""
     called = type(target).forward.__get__(target) if isinstance(target, torch.nn.Module) else target

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from foregrad.arguments import argument_names, bind_arguments, function_of
+from foregrad.arguments import argument_names, bind_arguments, function_of, order_counts
 from foregrad.differentiate import differentiate
 from foregrad.errors import CaptureError
 from foregrad.looking import Looked, look
@@ -65,6 +65,7 @@ class Captured:
     once: tuple[Change, ...]  # what it changes outside, so that the program holds for this call alone
     edits: Edits | None  # of lists and dicts that it was given
     looked: Looked  # what it read in Python
+    keeps_order: bool  # it can tell the order of keyword arguments
 
     def release(self) -> None:
         """Let go of every real tensor and of all state."""
@@ -135,6 +136,11 @@ def capture_call(
         recording = Recording({}, definition(function_of(target)[1]), Sizes(varying) if varying else None)
         try:
             return _capture_call(recording, target, args, kwargs, state, call, python)
+        except BaseException:  # torch keeps symbols for long, and these the recording
+            recording.modules.release()
+            recording.inputs.release({})
+            recording.watched.outside.forget()
+            raise
         finally:
             recording.recorder.give_memory()
 
@@ -190,7 +196,10 @@ def _capture_call(
         raise
     drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
     called = tuple(modules.called.values())
-    return Captured(program, stage, locations, called, reach, arguments, declared, drawn, changes, once, edits, looked)
+    keeps_order = order_counts(target, kwargs)
+    return Captured(
+        program, stage, locations, called, reach, arguments, declared, drawn, changes, once, edits, looked, keeps_order
+    )
 
 
 def _stage(recording: Recording, stored: list[Store]) -> Stage:

@@ -126,6 +126,7 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         modules=captured.modules,
         path=captured.stage.recording.modules.path,
         python=captured.looked.guard,
+        keeps_order=captured.keeps_order,
         python_again=captured.looked.again,
         variables=captured.variables,
         generators=captured.generators,

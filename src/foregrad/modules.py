@@ -62,6 +62,8 @@ class CompiledForward:
         except AttributeError:
             if name in _OF_COMPILED:
                 return getattr(compiled_of(self), name)
+            if any(name in getattr(cls, "__slots__", ()) for cls in type(self).__mro__[1:]):
+                return getattr(compiled_of(self).target, name)  # a slot, which the two do not share
             raise
 
     def __dir__(self) -> list[str]:

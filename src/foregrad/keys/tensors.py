@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from foregrad.keys.data import show_entry, show_object
+from foregrad.keys.data import show_entry, show_object, slots_of
 from foregrad.keys.libraries import library_of_class
 from foregrad.keys.walk import Shower, Walk
 from foregrad.words.spec import contiguous_stride, dtype_text, is_number
@@ -119,6 +119,9 @@ def _attributes(walk: Walk, module: torch.nn.Module, place: str) -> str:
             text += f" {key}={sorted(_ranks(module, value))}"
         else:
             text += f" {show_entry(walk, key, value, place)}"
+    for name in (name for cls in type(module).__mro__ for name in slots_of(cls) if name != "_foregrad"):
+        if hasattr(module, name):
+            text += f" {show_entry(walk, name, getattr(module, name), place)}"
     return text
 
 

@@ -31,7 +31,12 @@ def fitted(
 ) -> Program:
     """The same program, with everything that it wants of the phases up to this one among what is kept."""
     missing = [one for one in wanted(program.halves) if not _is_kept(one, kept)]
+    tried: set[frozenset[Any]] = set()
     while missing:
+        now = frozenset(one.key for one in missing)
+        if now in tried:
+            raise _not_kept(missing, "To compute them takes the same ones again.")
+        tried.add(now)
         copies = [(one, key) for one in missing if (key := _other_layout(one, kept)) is not None]
         if copies:
             program = program.with_graph(_with_copies(program, copies, kept, phase))
@@ -104,11 +109,15 @@ def _recomputing(program: Program, missing: Sequence[Saved]) -> Program:
             "Its Python, as that of a checkpoint or a custom Function, runs when a backward of this kind is first "
             "asked for. Ask for it once before what it reads is replaced, or run this part without foregrad."
         )
-    names = [one.name for one in missing]
     try:
-        return program.recompute(names)
+        return program.recompute([one.name for one in missing])
     except ProgramError as error:
-        raise BackwardError(
-            f"this backward needs {len(names)} values of the forward that were not kept, {', '.join(names)}, and "
-            f"cannot be computed again.\n{error}\nRun this part without foregrad."
-        ) from error
+        raise _not_kept(missing, str(error)) from error
+
+
+def _not_kept(missing: Sequence[Saved], why: str) -> BackwardError:
+    names = ", ".join(one.name for one in missing)
+    return BackwardError(
+        f"this backward needs {len(missing)} values of the forward that were not kept, {names}, and cannot be computed "
+        f"again.\n{why}\nRun this part without foregrad."
+    )

@@ -91,7 +91,7 @@ class Inputs:
         self._outer_by_id: dict[int, Outer] = {}
         self._outer_by_ghost: dict[int, Outer] = {}
         self._places: dict[int, Callable[[], Any]] = {}
-        self._late: set[Lifted] = set()  # first met in a backward
+        self.late: set[Lifted] = set()  # first met in a backward
         self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
         self.on_lift: Callable[[Lifted | Outer], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
@@ -127,7 +127,7 @@ class Inputs:
             return found
         if self._places:
             places = self._places  # what only a backward reads may have been replaced since the call
-            known = [lifted for lifted in self.all if lifted not in self._late]
+            known = [lifted for lifted in self.all if lifted not in self.late]
             kept = [lifted for lifted in known if places.get(lifted.alias.object, _nothing)() is real]
             return kept[0] if kept else None
         return self._outer_by_id.get(id(real))
@@ -363,7 +363,7 @@ class Inputs:
         self._by_ghost[id(ghost)] = lifted
         self.all.append(lifted)
         if self._recorder.phase:
-            self._late.add(lifted)
+            self.late.add(lifted)
         self.on_lift(lifted)
         return lifted
 

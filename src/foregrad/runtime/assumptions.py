@@ -33,6 +33,7 @@ class Assumptions:
     modules: tuple[torch.nn.Module, ...]  # modules that the function called
     path: Callable[[torch.nn.Module], str]  # of such a module
     python: PythonGuard  # of what it read in Python
+    keeps_order: bool  # it can tell the order of keyword arguments
     python_again: PythonReads  # how to make that again
     variables: tuple[Variable, ...]  # variables of the function's closure
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments

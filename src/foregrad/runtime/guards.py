@@ -120,10 +120,8 @@ class GuardWriter:
 
     def _state(self) -> None:
         self.miss_if(f"not {self.source.made('state_is_same', SameState.now())}()")
-        inference, was = (
-            self.source.name("is_inference", torch.is_inference_mode_enabled),
-            torch.is_inference_mode_enabled(),
-        )
+        inference = self.source.name("is_inference", torch.is_inference_mode_enabled)
+        was = torch.is_inference_mode_enabled()
         self.miss_if(f"{inference}() is not {was}", f"{inference}()", "inference mode", was)
         if self.assumed.has_attention:
             kernels, chosen = self.source.name("attention_kernels", attention_kernels), attention_kernels()
@@ -152,6 +150,8 @@ class GuardWriter:
             labels = dict(enumerate(self.assumed.names))
             for place, (name, value) in enumerate(zip(names, args, strict=True)):
                 self._value(name, value, labels.get(place, f"args.{place}"))
+        if self.assumed.keeps_order:
+            self.miss_if(f"[*kwargs] != {[*kwargs]}", "[*kwargs]", "order of keyword arguments", [*kwargs])
         for key, value in kwargs.items():
             name = self._fresh()
             self.source.line(f"{name} = kwargs.get({key!r}, MISS)")

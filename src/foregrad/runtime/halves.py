@@ -25,12 +25,12 @@ from foregrad.program.kept import fitted
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
 from foregrad.record.inputs import Lifted
-from foregrad.record.recording import Backward, Layouts, usual_layouts
-from foregrad.record.saved import Survey, survey
+from foregrad.record.recording import Layouts, usual_layouts
 from foregrad.record.sizes import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, run_compiled
 from foregrad.runtime.dead_ends import Errors
+from foregrad.runtime.engine import refuse_late, run_engine, survey_of
 from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.tangents import Asked, Tangents
@@ -235,7 +235,7 @@ class CompiledStage:
     def _record_backward(self, layouts: Layouts) -> CompiledBackward:
         program = self.program
         if self.stage.backward is None or layouts != self._first_layouts:
-            stage = replace(self.stage, survey=_survey(self.stage, layouts))
+            stage = replace(self.stage, survey=survey_of(self.stage, layouts))
             stage = replace(stage, backward=run_engine(stage, layouts))
             program = self._built(stage, lambda halves: halves.saved)
         if program.calling.backward_error is not None:
@@ -349,7 +349,7 @@ class CompiledStage:
             raise earlier.error
         following = replace(
             stage,
-            survey=_survey(stage, layouts),
+            survey=survey_of(stage, layouts),
             earlier=earlier,
             phase=stage.phase + 1,
             slots=(*stage.slots, *(t.ghost for t in earlier.tangents if t is not None and t.ghost.requires_grad)),
@@ -357,36 +357,7 @@ class CompiledStage:
             backward=None,
         )
         if following.sources:
+            refuse_late(following)
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
         program = self._built(following, lambda halves: halves.kept)
         return CompiledStage(following, program, self._way, claim=self._claim)
-
-
-def _survey(stage: Stage, layouts: Layouts) -> Survey | None:
-    """What lies behind the sources whose tangents arrive; only the first stage reads tensors of the caller's."""
-    if stage.phase:
-        return None
-    sources = [source for source, stride in zip(stage.sources, layouts, strict=True) if stride is not None]
-    return survey(stage.recording, sources, stage.slots)
-
-
-def run_engine(stage: Stage, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Backward:
-    """Record the backward of a stage for tangents of these layouts."""
-    reals = [lifted.reachable for lifted in stage.inputs]
-    backward = stage.recording.backward(
-        stage.sources, stage.slots, layouts, reals=reals, differentiable=differentiable, earlier=stage.earlier
-    )
-    error = backward.error or (_delayed_error(stage.sources) if stage.earlier is not None else None)
-    return replace(backward, error=error)
-
-
-def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
-    """The error that autograd keeps in a gradient that cannot be differentiated again."""
-    for gradient in gradients:
-        node = gradient.grad_fn
-        if node is not None and node.name().endswith("Error"):
-            try:
-                node(gradient)  # type: ignore[operator]
-            except RuntimeError as error:
-                return error
-    return None

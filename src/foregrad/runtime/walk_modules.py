@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from foregrad.record.names import names_in
-from foregrad.runtime.nodes import Attributes, Entries, Hooks, Node, Pinned, Same
-from foregrad.runtime.objects import has_own_getattr
+from foregrad.runtime.nodes import Attributes, Entries, Hooks, Node, Pinned, Same, read_field
+from foregrad.runtime.objects import has_own_getattr, slots_of
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
 from foregrad.words.kinds import is_a
@@ -47,7 +47,13 @@ def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
             walk.hold(node, [Part(f"{node.name}[{i}]", hook) for i, hook in enumerate(attributes[hooks].values())])
         else:
             walk.empty.append((f"{name}.{hooks}", attributes[hooks]))
-    return walk.hold(Pinned(name, value, [type]), [Part(name, class_node(walk, type(value)))])
+    parts, getters = [Part(name, class_node(walk, type(value)))], [type]
+    for key, member in slots_of(type(value)):
+        if key != "_foregrad" and (names is None or key in names):
+            getters.append(walk.getters.setdefault(member, member.__get__))
+            held = read_field(getters[-1], value)
+            parts.append(Part(f"{name}.{key}", held, value, key, is_attribute=True))
+    return walk.hold(Pinned(name, value, getters), parts)
 
 
 def _table(walk: Walk, table: dict[str, Any], name: str, names: frozenset[str] | None) -> None:

@@ -1,0 +1,57 @@
+"""Engine: one more run of the autograd engine over a recording, for a backward that was not recorded so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+
+from foregrad.errors import BackwardError
+from foregrad.program.build import Stage
+from foregrad.record.recording import Backward, Layouts
+from foregrad.record.saved import Survey, survey
+
+
+def survey_of(stage: Stage, layouts: Layouts) -> Survey | None:
+    """What lies behind the sources whose tangents arrive; only the first stage reads tensors of the caller's."""
+    if stage.phase:
+        return None
+    sources = [source for source, stride in zip(stage.sources, layouts, strict=True) if stride is not None]
+    return survey(stage.recording, sources, stage.slots)
+
+
+def refuse_late(stage: Stage) -> None:
+    """Refuse gradients of a backward that lead to tensors which the forward did not read: they have no place in it."""
+    inputs = stage.recording.inputs
+    late = [lifted for lifted in inputs.all if lifted in inputs.late and lifted.ghost.requires_grad]
+    reached = survey(stage.recording, stage.sources, [lifted.ghost for lifted in late]).reached if late else ()
+    wanted = [str(lifted.spec) for lifted, is_reached in zip(late, reached, strict=True) if is_reached]
+    if wanted:
+        raise BackwardError(
+            f"this backward reads {', '.join(wanted)}, which the call did not, and is to be differentiated: no second "
+            "gradient would arrive there.\nGive it to the custom Function as an argument, or run this part without "
+            "foregrad."
+        )
+
+
+def run_engine(stage: Stage, layouts: Layouts, differentiable: tuple[bool, ...] | None = None) -> Backward:
+    """Record the backward of a stage for tangents of these layouts."""
+    reals = [lifted.reachable for lifted in stage.inputs]
+    backward = stage.recording.backward(
+        stage.sources, stage.slots, layouts, reals=reals, differentiable=differentiable, earlier=stage.earlier
+    )
+    error = backward.error or (_delayed_error(stage.sources) if stage.earlier is not None else None)
+    return replace(backward, error=error)
+
+
+def _delayed_error(gradients: Sequence[torch.Tensor]) -> Exception | None:
+    """The error that autograd keeps in a gradient that cannot be differentiated again."""
+    for gradient in gradients:
+        node = gradient.grad_fn
+        if node is not None and node.name().endswith("Error"):
+            try:
+                node(gradient)  # type: ignore[operator]
+            except RuntimeError as error:
+                return error
+    return None
