@@ -7,6 +7,7 @@ copy_ = aten.copy_(w, mul)   becomes
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from functools import cache
 from typing import Any
 
@@ -46,6 +47,7 @@ class _InPlace:
         self.targets = {n.args[1]: n.args[0] for n in self.nodes if n.target is aten.copy_.default}  # value: input
         self.last = self._last_reads()
         self.chains: set[fx.Node] = set()
+        self._written_by: dict[fx.Node, list[Any]] = {}  # an optimizer's op writes to thousands
         self._find_chains()
 
     def _last_reads(self) -> dict[fx.Node, int]:
@@ -64,7 +66,8 @@ class _InPlace:
         paths = {value: path for value, target in self.targets.items() if (path := self._path(value, target))}
         while True:
             self.chains = {node for path in paths.values() for node in path}
-            broken = [v for v, path in paths.items() if not all(self._is_in_place(maker_of(node)) for node in path)]
+            is_in_place = {maker: self._is_in_place(maker) for maker in dict.fromkeys(map(maker_of, self.chains))}
+            broken = [v for v, path in paths.items() if not all(is_in_place[maker_of(node)] for node in path)]
             if not broken:
                 return
             for value in broken:
@@ -96,7 +99,10 @@ class _InPlace:
         return first[place] if isinstance(first, (list, tuple)) else None
 
     def _written(self, node: fx.Node) -> list[Any]:
-        found: list[Any] = []
+        """The values that the op of a node writes over."""
+        if node in self._written_by:
+            return self._written_by[node]
+        found = self._written_by[node] = []
         for place in written_places(node.target.op, node.args, node.kwargs):  # type: ignore[union-attr]
             value = node.kwargs.get(place) if isinstance(place, str) else node.args[place]
             found += value if isinstance(value, (list, tuple)) else [value]
@@ -133,8 +139,9 @@ class _InPlace:
             expected = len(node.args[0]) if _gives_list(node) else 1  # type: ignore[arg-type]
         if len(replaced) != expected or not expected:
             return False
-        if any(before is None or _is_read_otherwise(node, before) for _, before in replaced):
-            return False
+        reads = Counter(map(_root, node.all_input_nodes))
+        if any(before is None or reads[_root(before)] > 1 for _, before in replaced):
+            return False  # it reads what it would write over as another of its arguments too, in another order
         return all(v in self.chains or self._is_free(v, before) for v, before in replaced)
 
     def _is_free(self, value: fx.Node, before: fx.Node) -> bool:
@@ -160,11 +167,6 @@ def _root(node: fx.Node) -> fx.Node:
     while _looks(node):
         node = node.all_input_nodes[0]
     return node
-
-
-def _is_read_otherwise(node: fx.Node, before: fx.Node) -> bool:
-    """Whether an op reads the value over which it would write as another of its arguments too, in another order."""
-    return any(other is not before and _root(other) is _root(before) for other in node.all_input_nodes)
 
 
 def _num_bytes(node: fx.Node) -> int:
