@@ -108,7 +108,12 @@ class Executed:
     def _note(self, frame: FrameType, event: str, arg: Any) -> None:
         if event == "call":
             code = frame.f_code
-            if id(code) not in self._seen and not is_ours(code) and not _is_switch(frame) and not is_for_us(frame):
+            if (
+                id(code) not in self._seen
+                and not is_ours(code)
+                and not _is_housekeeping(frame)
+                and not is_for_us(frame)
+            ):
                 self._seen[id(code)] = (code, frame.f_globals)
             if code is _IMPORT_MODULE:
                 self._asked_for.update(_modules_asked_for(frame.f_locals))
@@ -228,9 +233,14 @@ _IMPORT_MODULE = importlib.import_module.__code__
 _TABLES = frozenset({"_parameters", "_buffers", "_modules"})
 
 #: How torch finds a mode, and takes ops to it.
+_TYPING = ("typing.py", "typing_extensions.py")
 _SWITCH = _TORCH + "_dynamo/eval_frame.py"
-_MACHINERY = tuple(
-    _TORCH + name for name in ("overrides.py", "utils/_python_dispatch.py", "_ops.py", "_library/", "_jit_internal.py")
+_MACHINERY = (
+    "<frozen importlib",
+    *(
+        _TORCH + name
+        for name in ("overrides.py", "utils/_python_dispatch.py", "_ops.py", "_library/", "_jit_internal.py")
+    ),
 )
 
 
@@ -240,9 +250,14 @@ def is_ours(code: CodeType) -> bool:
     return file.startswith(("<foregrad ", _OURS, *_MACHINERY)) and file not in _USERS
 
 
-def _is_switch(frame: FrameType) -> bool:
-    """Whether code keeps torch's compiler out of a function, where that is loaded, and asks for its flags."""
+def _is_housekeeping(frame: FrameType) -> bool:
+    """Whether code keeps torch's compiler out of a function, where that is loaded, and asks for its flags; or says what
+    type a variable of torch's has, which Python asks for once in a process."""
     caller = frame.f_back
+    if os.path.basename(frame.f_code.co_filename) in _TYPING:
+        while caller is not None and os.path.basename(caller.f_code.co_filename) in _TYPING:
+            caller = caller.f_back
+        return caller is not None and is_torchs(caller.f_code)  # an annotation of torch's
     is_asked = caller is not None and caller.f_code.co_filename == _SWITCH
     return frame.f_code.co_filename == _SWITCH or (is_asked and frame.f_globals.get("__name__") == "torch.compiler")
 
