@@ -60,13 +60,12 @@ class Compiled(WarmStarts):
         self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
         self._named: set[str] = set()  # what it does in Python that was spoken of
-        self._captured: list[Capture] = []  # all that it has made or found
 
     def __del__(self) -> None:
-        captured = self.__dict__.get("_captured", ())  # none where the constructor has raised
-        for made in captured:
+        captures = self.__dict__.get("captures", ())  # none where the constructor has raised
+        for made in captures:
             made.let_go()
-        if captured:
+        if captures:
             return_memory_of_dropped()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
@@ -128,7 +127,6 @@ class Compiled(WarmStarts):
 
     def _add(self, made: Capture) -> None:
         """Have a capture for later calls, unless what the function read has changed by its own doing."""
-        self._captured.append(made)
         if not made.once:
             self._calls = (made.call, *self._calls)
         self.captures = with_another(self.captures, made)
@@ -183,8 +181,9 @@ class Compiled(WarmStarts):
             return made
 
     def _stage_of(self, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> CompiledStage:
-        self._captured.append(self._new_capture(args, kwargs, way, dims=dims))
-        return self._captured[-1].stage
+        made = self._new_capture(args, kwargs, way, dims=dims)
+        self.captures = (*self.captures, made)
+        return made.stage
 
     def _changed(self) -> list[str]:
         """What has changed in Python since each capture, or by its own doing."""

@@ -52,7 +52,6 @@ class WarmStarts:
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _dispatch: Dispatch
     _wrong: dict[str, Origin]  # keys whose entries hold another program
-    _captured: list[Capture]  # all that it has made or found
     _passed_over: weakref.WeakSet[
         Callable[..., Any]
     ]  # calls that were found, and whose guards say that they are for others
@@ -165,7 +164,7 @@ class WarmStarts:
             self._wrong[origin.key] = wrong
             self.captures = tuple(one for one in self.captures if one is not found)
             self._calls = tuple(call for call in self._calls if call is not found.call)
-            self._dispatch.forget()
+            self._dispatch = Dispatch()  # a call that runs now may still note the old one
         stays = self.way.cache.delete(origin.key)
         done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
         lines = "\n".join(answer)
@@ -188,7 +187,7 @@ class WarmStarts:
 
     def _recorded(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
         made = self._new_capture(args, kwargs, self.way)
-        self._captured.append(made)
+        self.captures = (*self.captures, made)
         made.stage.on_backward = self._later(ToKeep(made, lookup, call))
         return made.stage, made.contents
 
@@ -246,7 +245,7 @@ class WarmStarts:
         """The same without its captures, for programs: recorded once more, they come out as they are."""
         made = object.__new__(type(self))
         vars(made).update(vars(self))
-        made.captures, made._calls, made._dispatch, made._captured, made._lock = (), (), Dispatch(), [], lock()
+        made.captures, made._calls, made._dispatch, made._lock = (), (), Dispatch(), lock()
         return made
 
     def _why_not_kept(self) -> str | None:

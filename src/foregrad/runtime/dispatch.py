@@ -49,10 +49,6 @@ class Dispatch:
                     return result
         return MISS
 
-    def forget(self) -> None:
-        """Calls were removed."""
-        self._by_look.clear()
-
 
 def _look(value: Any, depth: int) -> Any:
     """What a value looks like. Two that look alike may differ."""

@@ -37,15 +37,22 @@ def return_memory_of_dropped() -> None:
 
     A program that was dropped leaves a recording behind that refers to itself, in small pieces between large ones.
     """
+    global _is_due
+    _is_due = True
     if _trim not in gc.callbacks:
         gc.callbacks.append(_trim)
 
 
+_is_due = False  # whether something was dropped since memory was last returned
+
+
 def _trim(phase: str, info: dict[str, Any]) -> None:
+    global _is_due
     if phase == "stop" and info["generation"] == 2:
         if gc.callbacks[-1] is _trim:  # else the one behind it would not be called: Python counts places
             gc.callbacks.pop()
-        malloc_trim = _of_malloc("malloc_trim")
+        malloc_trim = _of_malloc("malloc_trim") if _is_due else None
+        _is_due = False
         if malloc_trim is not None:
             malloc_trim(0)
 
