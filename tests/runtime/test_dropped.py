@@ -3,6 +3,7 @@
 import gc
 import subprocess
 import sys
+import warnings
 import weakref
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import foregrad as fg
+from foregrad.captures import Capture
 from foregrad.keep.warm import FOUND
 
 
@@ -170,6 +172,24 @@ def test_callbacks_of_the_garbage_collector_are_called_in_pairs(cache):
     gc.collect()
     gc.callbacks.remove(callback)
     assert phases == ["start", "stop"]
+
+
+def test_captures_that_hold_for_one_call_are_not_held_for_ever():
+    class Counter:
+        count = 0
+
+    def count(x: Tensor) -> Tensor:
+        Counter.count += 1
+        return x * Counter.count
+
+    call = fg.compile(count, backend="eager", cache=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it was captured often
+        for number in range(1, 40):
+            assert torch.equal(call(X), X * number)
+    gc.collect()
+    held = [one for one in gc.get_objects() if type(one) is Capture and one.once]
+    assert 0 < len(held) < 30
 
 
 def test_modules_of_one_class_share_the_class_of_compiled_ones():

@@ -1,4 +1,4 @@
-"""Cases that users of foregrad could meet, and that had gone wrong: order of keywords, slots, late gradients, leaks."""
+"""Reads that are easily missed: the order of keyword arguments, slots, and what only a backward of the user's reads."""
 
 import gc
 import weakref
