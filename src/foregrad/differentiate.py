@@ -13,7 +13,7 @@ from foregrad.errors import CaptureError
 from foregrad.program.build import Stage
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording, usual_layouts
-from foregrad.record.results import Results, joined_storages
+from foregrad.record.results import Results, rebased_storages
 from foregrad.record.saved import survey
 from foregrad.record.wrapped import Outer
 from foregrad.substrate import FakeTensor
@@ -115,7 +115,7 @@ def _inner_leaves(recording: Recording) -> list[torch.Tensor]:
 
 def _slots(recording: Recording) -> tuple[list[Lifted | Outer], list[Any]]:
     """The inputs that want a gradient, and where in the autograd graph it arrives."""
-    written = joined_storages(recording)
+    written = rebased_storages(recording)
     wrapped = [outer for outer in recording.inputs.outer if outer.edge is not None]
     inputs: list[Lifted | Outer] = [*wrapped]
     slots: list[torch.Tensor | GradientEdge | None] = [outer.edge for outer in wrapped]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import foregrad as fg
-from tests.compare import also_compiled, assert_refused, compiled
+from tests.compare import also_compiled, assert_refused, compiled, same_as_eager
 
 MAKES = {
     "plain": lambda: torch.arange(8.0),
@@ -102,3 +102,34 @@ def test_a_tensor_of_the_closure_of_which_two_arguments_are_parts_is_refused(is_
         return whole * 1
 
     assert_refused(f, parts[::-1] if is_swapped else parts, at="whole.add_(1)")
+
+
+RETURNED = {
+    "a product and a view": lambda a, b: (a * a, b.unsqueeze(0)),
+    "a product and the other": lambda a, b: (a * 3, b),
+    "products": lambda a, b: (a * a, b * 2),
+    "a product and a view of the same": lambda a, b: (a * 3, a.view(3, 3)),
+}
+ASKED = {"both": "ab", "one": "a", "the other": "b", "one and what it is made of": "aw", "all": "abw", "the leaf": "l"}
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("returned", RETURNED.values(), ids=RETURNED)
+@pytest.mark.parametrize("written", ["a", "b", "both"])
+@same_as_eager
+def test_views_keep_their_gradients_after_a_write_that_autograd_does_not_count(wrap, written, returned, asked):
+    """A gradient of the view itself was that of some results only: what others sent arrived at its base."""
+    leaf = torch.arange(9.0).view(3, 3).requires_grad_()
+    whole = leaf + 0
+    a = whole.view(-1)
+    b = a[0]
+
+    def f(a, b):
+        for one in {"a": (a,), "b": (b,), "both": (a, b)}[written]:
+            one.data.mul_(2)
+        return returned(a, b)
+
+    results = wrap(f)(a, b)
+    of = [{"a": a, "b": b, "w": whole, "l": leaf}[name] for name in asked]
+    gradients = torch.autograd.grad(results, of, [torch.ones_like(t) for t in results], allow_unused=True)
+    return [None if one is None else one.tolist() for one in gradients]  # their version counters are the engine's

@@ -29,7 +29,7 @@ from typing import Any
 import torch
 
 from tests.fuzz.entry import Entry
-from tests.fuzz.known import EMPTY, PARTIAL, differs_in_zeros, is_gradient_of_written_view, is_known
+from tests.fuzz.known import EMPTY, PARTIAL, differs_in_zeros, is_known
 from tests.fuzz.program import FuzzProgram, Scenario
 
 REFUSED = "refused: "
@@ -61,9 +61,7 @@ def difference(expected: list[Entry], actual: list[Entry], program: FuzzProgram)
             where = f"{DOCUMENTED}{one.what}" if is_known(one, other, program) else one.what
             return f"{where}: eager {one.fact}{one.detail}, compiled {elsewhere}{other.fact}{other.detail}"
         if one.value is not None and not same(one.value, other.value, other.exact, program.is_wide):
-            is_documented = differs_in_zeros(one.value, other.value, program)
-            is_documented = is_documented or is_gradient_of_written_view(one, program)
-            where = f"{DOCUMENTED}{one.what}" if is_documented else one.what
+            where = f"{DOCUMENTED}{one.what}" if differs_in_zeros(one.value, other.value, program) else one.what
             return f"{where}: eager {one.value.tolist()}, compiled {other.value.tolist()}"
     if len(expected) != len(actual):
         return f"eager recorded {len(expected)} facts, compiled {len(actual)}"

@@ -60,8 +60,6 @@ def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:
         return differs_in_strides_of_one(one.fact, other.fact) or _is_inner_gradient(one, program)
     if one.what.endswith(" version"):
         return _is_inner_gradient(one, program)
-    if one.what.startswith("gradient of ") and other.fact is None:
-        return any(".data" in s.text for s in program.body)
     return other.fact == "went through" and _is_not_raised(one, program)
 
 
@@ -87,20 +85,3 @@ def differs_in_strides_of_one(one: Any, other: Any) -> bool:
 def differs_in_zeros(one: torch.Tensor, other: torch.Tensor, program: FuzzProgram) -> bool:
     """Whether two gradients differ in signs of zeros only, which go by the order in which a checkpoint adds terms."""
     return torch.equal(one, other) and any("again(" in s.text for s in program.body)
-
-
-def is_gradient_of_written_view(one: Entry, program: FuzzProgram) -> bool:
-    """Whether a gradient is that of an argument which shares memory with another one, in a program that writes to the
-    `.data` of a tensor."""
-    if not one.what.startswith("gradient of ") or not any(".data" in s.text for s in program.body):
-        return False
-    made_of = {s.target: s.text.partition(" = ")[2].partition(".")[0].partition("[")[0] for s in program.setup}
-
-    def root(name: str) -> str:
-        while made_of.get(name) in made_of:
-            name = made_of[name]
-        return name
-
-    asked = one.what.removeprefix("gradient of ").partition(":")[0].partition(",")[0]
-    arguments = [expression for _, expression in program.arguments]
-    return asked in arguments and [root(name) for name in arguments].count(root(asked)) > 1

@@ -159,6 +159,14 @@ def joined_storages(recording: Recording) -> set[Storage]:
     return written_storages(recording) | {lifted.alias.storage for lifted in reshaped_views(recording)}
 
 
+def rebased_storages(recording: Recording) -> set[Storage]:
+    """Joined storages in which autograd gives a view another history, so that gradients arrive at the base alone. A
+    write that autograd does not count, to the `.data` of a tensor, leaves each view its own."""
+    joined = joined_storages(recording)
+    inputs = [lifted for lifted in recording.inputs.all if lifted.alias.storage in joined]
+    return {one.alias.storage for one in inputs if version_of(one.ghost) != one.version or one.was_rebased}
+
+
 def reshaped_views(recording: Recording) -> list[Lifted]:
     """Inputs, views of others, that get a gradient, and whose geometry the function changes, in memory that it does not
     write to."""

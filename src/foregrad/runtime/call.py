@@ -71,7 +71,8 @@ class CallWriter:
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = compiled.stage.inputs
         self.differentiable: list[Lifted | Outer] = [i for i in self._tensor_inputs() if i in self.gradients]
-        self.differentiable += [outer for outer in self.gradients if isinstance(outer, Outer)]
+        # Those that wrap others, and views whose memory the program takes from their base.
+        self.differentiable += [given for given in self.gradients if given not in self.differentiable]
         self.rest = [
             given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)
         ]
