@@ -6,7 +6,7 @@ from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from foregrad.errors import (
+from foregrad.core.errors import (
     BackwardError,
     CannotKeep,
     CaptureError,
@@ -18,7 +18,7 @@ from foregrad.errors import (
     StaleArtifact,
     UntrustedArtifact,
 )
-from foregrad.words.garbage import no_garbage_collection as _no_garbage_collection
+from foregrad.process.garbage_collection import no_garbage_collection as _no_garbage_collection
 
 if _TYPE_CHECKING:
     from foregrad import graph as graph
@@ -74,7 +74,7 @@ class _Package(_ModuleType):
 def _start() -> None:
     """Let training start sooner, where torch is used: the command line looks at files and caches without it."""
     if "torch" in _sys.modules:
-        _import_module("foregrad.substrate_start").spare_the_compiler()
+        _import_module("foregrad.torch_private.startup").spare_the_compiler()
 
 
 def _public(name: str, home: str) -> property:

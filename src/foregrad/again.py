@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foregrad.arguments import named_leaves
-from foregrad.errors import BackwardError
+from foregrad.core.errors import BackwardError
+from foregrad.core.spec import Spec
+from foregrad.process.forks import lock
 from foregrad.runtime.same import example_of
-from foregrad.substrate import has_hooks, tree_flatten, tree_unflatten
-from foregrad.words.forks import lock
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import has_hooks, tree_flatten, tree_unflatten
 
 if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage

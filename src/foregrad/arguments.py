@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate_tree import tree_flatten_with_path
+from foregrad.torch_private.pytree import tree_flatten_with_path
 
 
 def function_of(target: Any) -> tuple[Callable[..., Any], Callable[..., Any]]:

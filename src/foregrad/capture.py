@@ -10,10 +10,12 @@ from typing import Any
 import torch
 
 from foregrad.arguments import argument_names, bind_arguments, function_of, order_counts
+from foregrad.core.errors import CaptureError
 from foregrad.differentiate import differentiate
-from foregrad.errors import CaptureError
 from foregrad.looking import Looked, look
 from foregrad.naming import give_names
+from foregrad.process.forks import undivided
+from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
 from foregrad.record.attributes import Attributes
@@ -44,9 +46,7 @@ from foregrad.refusals import (
     refuse_sizes,
 )
 from foregrad.runtime.locate import AsHolder, Location, Variable, generators, variables
-from foregrad.substrate import no_dispatch_modes, tree_leaves
-from foregrad.words.forks import undivided
-from foregrad.words.garbage import no_garbage_collection
+from foregrad.torch_private.base import no_dispatch_modes, tree_leaves
 
 
 @dataclass(frozen=True, eq=False)

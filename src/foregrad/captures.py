@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foregrad.core.generated import generated_of
 from foregrad.keep.warm import Origin
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
+from foregrad.process.progress import Timings
 from foregrad.runtime.autograd import has_nodes
 from foregrad.runtime.miss import PYTHON
-from foregrad.words.generated import generated_of
-from foregrad.words.progress import Timings
 
 if TYPE_CHECKING:
     from foregrad.dynamic import Conditions

@@ -17,10 +17,10 @@ from rich.text import Text
 from foregrad.cli_cache import cache
 from foregrad.cli_progress import Progress
 from foregrad.cli_trust import sign, trust, verify
+from foregrad.core.errors import CorruptArtifact
 from foregrad.entries import show as shown
 from foregrad.entries.show import printable
 from foregrad.entries.trust import key_from_environment, key_from_file
-from foregrad.errors import CorruptArtifact
 from foregrad.store.seal import seal_length
 
 

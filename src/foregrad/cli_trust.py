@@ -12,11 +12,11 @@ from rich.table import Table
 from rich.text import Text
 
 from foregrad.cli_progress import Progress
+from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
 from foregrad.entries.container import sign as write_signed
 from foregrad.entries.container import unpack
 from foregrad.entries.show import printable
 from foregrad.entries.trust import MOST_CHARACTERS, PublicKey, SecretKey, Signature, Trust, key_from_file
-from foregrad.errors import CorruptArtifact, UntrustedArtifact
 from foregrad.keep import keyring
 from foregrad.store.private import create
 

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foregrad.captures import Capture, warn_of_many, warn_of_python, with_another
-from foregrad.errors import CannotKeep, CaptureError
+from foregrad.core.errors import CannotKeep, CaptureError
 from foregrad.keep.warm import CAPTURED, Origin
+from foregrad.process.forks import lock, undivided
+from foregrad.process.heap import return_memory_of_dropped
+from foregrad.process.progress import Timings, part, watched
 from foregrad.record.tracebacks import readable
 from foregrad.runtime.dispatch import FEW, Dispatch
 from foregrad.runtime.miss import MISS
 from foregrad.runtime.way import Way
-from foregrad.substrate import under_foreign_control
+from foregrad.torch_private.base import under_foreign_control
 from foregrad.warm_starts import WarmStarts
-from foregrad.words.forks import lock, undivided
-from foregrad.words.heap import return_memory_of_dropped
-from foregrad.words.progress import Timings, part, watched
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured

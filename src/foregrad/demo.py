@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 import foregrad as fg
 from foregrad.backends.toolchain import compiler
-from foregrad.words.threads import one_thread
+from foregrad.process.threads import one_thread
 
 Result = TypeVar("Result")
 

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import is_flagged
+from foregrad.core.spec import Spec
 from foregrad.program.build import Stage
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, rebased_storages
 from foregrad.record.saved import survey
 from foregrad.record.wrapped import Outer
-from foregrad.substrate import FakeTensor
-from foregrad.words.history import is_flagged
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import FakeTensor
 
 
 def differentiate(recording: Recording, results: Results, stored: Any, grads: Any) -> Stage:

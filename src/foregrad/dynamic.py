@@ -12,7 +12,7 @@ import torch
 from foregrad.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.choice import Choice
 from foregrad.runtime.formulas import Dims, formulas
-from foregrad.substrate import tree_flatten
+from foregrad.torch_private.base import tree_flatten
 
 if TYPE_CHECKING:
     from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.history import attributes_of
 from foregrad.record.recording import Recording
 from foregrad.runtime.comparable import can_compare, containers_in, objects_in
 from foregrad.runtime.locate import Location, Variable, locate, with_places
@@ -16,7 +17,6 @@ from foregrad.runtime.objects import is_closed
 from foregrad.runtime.python_guard import PythonGuard
 from foregrad.runtime.reach import Lost, PythonReads, Reached
 from foregrad.runtime.walk import Tensors
-from foregrad.words.history import attributes_of
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,10 +12,12 @@ import torch
 
 from foregrad.capture import Captured
 from foregrad.captures import Capture
+from foregrad.core.source import Source
 from foregrad.dynamic import Conditions
 from foregrad.functionalize.effects import Copy
 from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
+from foregrad.process.progress import Timings
 from foregrad.program.program import Program
 from foregrad.record.declared import Declared
 from foregrad.record.given import Edits
@@ -27,9 +29,7 @@ from foregrad.runtime.call import CallWriter
 from foregrad.runtime.guards import GuardWriter
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.miss import MISS, PYTHON
-from foregrad.runtime.source import Source
 from foregrad.runtime.way import Way
-from foregrad.words.progress import Timings
 
 
 def make_capture(

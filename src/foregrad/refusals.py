@@ -7,7 +7,9 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import attributes_of, keeps_gradient
+from foregrad.core.spec import Spec
 from foregrad.record.beside import Beside, Change, refuse_number_or_tensor, tensors_in
 from foregrad.record.declared import Declared
 from foregrad.record.escapes import Escape, escapes
@@ -18,9 +20,7 @@ from foregrad.record.results import reshaped_views
 from foregrad.record.trace import Alias, aliases_in
 from foregrad.record.wrapped import Outer
 from foregrad.runtime.locate import Location, Variable, variables
-from foregrad.substrate_native import has_hidden_hooks
-from foregrad.words.history import attributes_of, keeps_gradient
-from foregrad.words.spec import Spec
+from foregrad.torch_private.native_code import has_hidden_hooks
 
 
 def changes_of(

@@ -16,14 +16,14 @@ from foregrad.backends.eager import compile_graph
 from foregrad.captures import Capture
 from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.compile import Compiled
-from foregrad.errors import CannotKeep, CaptureError, CreatesState
+from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.keep.lookup import Lookup
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
 from foregrad.runtime.way import Pass, Way
 from foregrad.store.cache import Cache
-from foregrad.substrate import tell_it_steps
-from foregrad.substrate_native import has_hidden_hooks
+from foregrad.torch_private.base import tell_it_steps
+from foregrad.torch_private.native_code import has_hidden_hooks
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured

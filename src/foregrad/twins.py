@@ -13,15 +13,15 @@ from typing import Any
 import torch
 
 from foregrad.again import Modes
-from foregrad.errors import BackwardError
+from foregrad.core.errors import BackwardError
+from foregrad.core.spec import Spec
+from foregrad.process.forks import lock
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.same import example_of
-from foregrad.substrate import tree_flatten, tree_unflatten
-from foregrad.words.forks import lock
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import tree_flatten, tree_unflatten
 
 
 class Twins:

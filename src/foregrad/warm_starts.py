@@ -20,9 +20,9 @@ from foregrad.keep.warm import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call,
 from foregrad.keys.environment import environment_of_sources
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
+from foregrad.process.forks import lock
 from foregrad.runtime.dispatch import Dispatch
 from foregrad.runtime.way import Way
-from foregrad.words.forks import lock
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
@@ -127,7 +127,7 @@ class WarmStarts:
     def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | Origin:
         """What was found, while a copy of this process looks whether a capture gives the same program now. Where a
         process cannot be copied, that is done first."""
-        from foregrad.words.copies import can_be_copied, in_a_copy
+        from foregrad.process.forked_copy import can_be_copied, in_a_copy
 
         def compare() -> list[str]:
             return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs))]
@@ -140,7 +140,7 @@ class WarmStarts:
     def _key_of(self, args: Any, kwargs: Any) -> Key:
         """The key of the program that a capture gives; nothing is compiled."""
         from foregrad.keys.program_key import program_key
-        from foregrad.words.threads import one_thread
+        from foregrad.process.threads import one_thread
 
         with one_thread():  # a copy of the process has no others
             captured = self._record(args, kwargs)

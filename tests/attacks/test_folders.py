@@ -11,10 +11,10 @@ import pytest
 import foregrad as fg
 from foregrad.backends import toolchain
 from foregrad.keep import keyring
+from foregrad.process import folders
+from foregrad.process.folders import code_folder, why_exposed
 from foregrad.store.folder import Folder
 from foregrad.store.layer import Miss
-from foregrad.words import folders
-from foregrad.words.folders import code_folder, why_exposed
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user, which only root can")
 STRANGER = 12345
@@ -103,7 +103,7 @@ def test_code_is_kept_elsewhere_where_others_can_write(base: Path, monkeypatch, 
 
 
 def test_a_folder_of_the_process_goes_with_it(base: Path):
-    program = "from foregrad.words.folders import code_folder; print(code_folder())"
+    program = "from foregrad.process.folders import code_folder; print(code_folder())"
     environment = {**os.environ, "FOREGRAD_CACHE_DIR": str(base / "open" / "foregrad")}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert not Path(done.stdout.strip()).exists()

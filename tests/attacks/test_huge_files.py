@@ -13,9 +13,9 @@ from click.testing import CliRunner
 
 import foregrad as fg
 from foregrad.cli import main
+from foregrad.core.errors import CorruptArtifact
 from foregrad.entries.container import pack, unpack
 from foregrad.entries.header import MAGIC
-from foregrad.errors import CorruptArtifact
 from foregrad.store.layer import Hit, Miss
 from foregrad.store.seal import PLAIN
 from tests.keep.entries import ABOUT, BLOBS, KEY, sparse

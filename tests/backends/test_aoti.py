@@ -19,8 +19,8 @@ from foregrad.backends import aoti, toolchain
 from foregrad.backends import build_library as library
 from foregrad.backends.compilers import AOTI
 from foregrad.backends.library import Library
-from foregrad.words.folders import cache_folder
-from foregrad.words.spec import Spec
+from foregrad.core.spec import Spec
+from foregrad.process.folders import cache_folder
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")

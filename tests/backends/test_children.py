@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from foregrad.words import children, copies
+from foregrad.process import children
+from foregrad.process import forked_copy as copies
 from tests.keep.claimants import fork, kill, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*multi-threaded, use of fork:DeprecationWarning")
@@ -68,7 +69,7 @@ def test_a_process_that_ends_by_itself_leaves_none(tmp_path):
     source = f"""
 import threading, time
 from pathlib import Path
-from foregrad.words import children, copies
+from foregrad.process import children, forked_copy as copies
 threading.Thread(target=children.run, args=(["sh", "-c", {DRIVER!r}, {str(file)!r}],), daemon=True).start()
 while not (Path({str(file)!r}).exists() and len(Path({str(file)!r}).read_text().split()) == 2):
     time.sleep(0.01)

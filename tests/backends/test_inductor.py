@@ -12,7 +12,7 @@ import foregrad as fg
 from benchmarks.models import ResidualStack
 from foregrad.backends import choose, compilers, inductor
 from foregrad.backends.lower import lower
-from foregrad.substrate_inductor import inductor_decompositions
+from foregrad.torch_private.inductor import inductor_decompositions
 
 needs_compiler = pytest.mark.skipif(choose.compiler() is None, reason="there is no C++ compiler")
 

@@ -14,8 +14,8 @@ from foregrad.backends.native import Made, Plan, Result
 from foregrad.backends.series import Series
 from foregrad.backends.stitch import _taken, stitch
 from foregrad.backends.write_series import Function, stretches
+from foregrad.core.generated import generated_of
 from foregrad.regions.regions import RegionCall, Regions
-from foregrad.words.generated import generated_of
 
 MADE = "empty_strided_cpu((4,), (1,), torch.float32)"
 WHOLE = Result(1, (4,), (1,), 0, 4, True)

@@ -12,7 +12,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import foregrad as fg
-from foregrad.errors import CannotKeep
+from foregrad.core.errors import CannotKeep
 from tests.compare import compiled
 
 

@@ -6,7 +6,7 @@ from torch import fx, nn
 from torch.library import EffectType, _register_effectful_op
 
 import foregrad as fg
-from foregrad.words.tokens import TOKEN_ROLES
+from foregrad.core.tokens import TOKEN_ROLES
 from tests.compare import BACKEND, also_compiled, assert_same, compiled, grads_of, leaf, same_as_eager
 
 aten = torch.ops.aten

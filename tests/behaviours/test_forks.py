@@ -16,7 +16,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import foregrad as fg
-from foregrad.words import forks
+from foregrad.process import forks
 from tests.behaviours.test_threads import process
 
 SECONDS = 60

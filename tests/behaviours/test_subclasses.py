@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import foregrad as fg
-from foregrad.substrate_graph import parts as memory_parts
+from foregrad.torch_private.autograd_graph import parts as memory_parts
 from tests.compare import BACKEND, also_compiled, compiled, leaf, refused
 
 

@@ -18,8 +18,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import _CachedTorchDispatchMode, checkpoint
 
 import foregrad as fg
+from foregrad.process import temporary as held
 from foregrad.record import session
-from foregrad.words import held
 from tests.compare import compiled
 
 PLACES = (

@@ -1,4 +1,4 @@
-"""Everything that a child of `os.fork` has to find as new is made in one place, `words/forks.py`, or is a `Held`."""
+"""Everything that a child of `os.fork` has to find as new is made in one place, `process/forks.py`, or is a `Held`."""
 
 import ast
 
@@ -11,15 +11,15 @@ REPLACES = ("register_at_fork", "patch")
 
 #: Calls that are right elsewhere, by file, with the reason.
 ELSEWHERE = {
-    ("words/forks.py", "RLock"): "makes them",
-    ("words/forks.py", "Condition"): "made anew by `in_child`",
-    ("words/forks.py", "register_at_fork"): "the one place",
+    ("process/forks.py", "RLock"): "makes them",
+    ("process/forks.py", "Condition"): "made anew by `in_child`",
+    ("process/forks.py", "register_at_fork"): "the one place",
     ("runtime/objects.py", "Lock"): "asks for the type",
     ("runtime/objects.py", "RLock"): "asks for the type",
     ("keys/data.py", "Lock"): "asks for the type",
     ("keys/data.py", "RLock"): "asks for the type",
     ("graph/policies.py", "ThreadPoolExecutor"): "one for each process, by its number",
-    ("substrate_inductor.py", "patch"): "settings of Inductor, which are those of one thread",
+    ("torch_private/inductor.py", "patch"): "settings of Inductor, which are those of one thread",
 }
 
 
@@ -33,7 +33,7 @@ def test_locks_pools_and_replacements_are_known_to_forks():
             if name in WAITED_FOR + POOLS + REPLACES and not is_over:
                 found[module.file, name] = f"{module.file}:{node.lineno}: {name}"
     unknown = [where for key, where in found.items() if key not in ELSEWHERE]
-    assert not unknown, "\n".join(["use `lock`, `in_child` or a `Held`, see words/forks.py:", *unknown])
+    assert not unknown, "\n".join(["use `lock`, `in_child` or a `Held`, see process/forks.py:", *unknown])
     assert not ELSEWHERE.keys() - found.keys(), "these are gone: take them out of the table"
 
 

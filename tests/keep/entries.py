@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
 from foregrad.entries.container import Entry, pack, unpack
 from foregrad.entries.trust import SharedKey
-from foregrad.errors import CorruptArtifact, UntrustedArtifact
 
 OURS = (CorruptArtifact, UntrustedArtifact)
 KEY = SharedKey(b"a secret of thirty-two bytes or m")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foregrad.core.errors import CorruptArtifact
 from foregrad.entries import container
 from foregrad.entries.container import Limits, pack, read_header, unpack, write
-from foregrad.errors import CorruptArtifact
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, KEY, contents, small
 

@@ -13,7 +13,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.keep.warm import CAPTURED, FOUND
-from foregrad.words import copies
+from foregrad.process import forked_copy as copies
 
 
 def scaled(scale: float, cache: fg.Cache):

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.errors import CorruptArtifact
+from foregrad.core.errors import CorruptArtifact
 from foregrad.keep.places import Places
 from foregrad.keep.warm import FOUND
 

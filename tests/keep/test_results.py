@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import foregrad as fg
-from foregrad.errors import CannotKeep, ForegradError, UntrustedArtifact
-from foregrad.substrate_keep import plain_tree_spec_from_text, tree_spec_from_text, tree_spec_to_text
+from foregrad.core.errors import CannotKeep, ForegradError, UntrustedArtifact
+from foregrad.torch_private.serialization import plain_tree_spec_from_text, tree_spec_from_text, tree_spec_to_text
 from tests.attacks.hostile import Saved
 from tests.keep.test_data_only import KEY, both, same
 

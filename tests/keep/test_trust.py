@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
 from foregrad.entries.container import pack, read_header, unpack
 from foregrad.entries.trust import (
     PublicKey,
@@ -16,7 +17,6 @@ from foregrad.entries.trust import (
     key_from_file,
     parse_key,
 )
-from foregrad.errors import CorruptArtifact, UntrustedArtifact
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, contents, forge, header_of
 

@@ -9,9 +9,9 @@ from torch._prims.rng_prims import philox_rand_offset
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 import foregrad as fg
+from foregrad.core.spec import Spec
+from foregrad.core.tokens import TOKEN_ROLES
 from foregrad.program.philox import Gpu, offsets
-from foregrad.words.spec import Spec
-from foregrad.words.tokens import TOKEN_ROLES
 
 
 def on_cuda(*shape):

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from foregrad.words import heap
+from foregrad.process import heap
 
 # faults: pages that the system had to give, in the last of three rounds of making 64 MiB and letting go of them
 ROUNDS = """
 import resource
 import torch
-from foregrad.words.heap import keep_freed_memory
+from foregrad.process.heap import keep_freed_memory
 
 keep_freed_memory()
 for _ in range(3):

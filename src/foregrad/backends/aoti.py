@@ -18,11 +18,11 @@ from foregrad.backends.compilable import can_compile, with_memory
 from foregrad.backends.guarded import Guarded
 from foregrad.backends.inductor import Fuser, first_line, no_library, one_at_a_time
 from foregrad.backends.numbers import with_tensors
-from foregrad.errors import FallbackWarning
+from foregrad.core.errors import FallbackWarning
+from foregrad.core.generated import load_source
+from foregrad.process.progress import part
 from foregrad.program.marks import copied
-from foregrad.substrate_builds import failed_build
-from foregrad.words.generated import load_source
-from foregrad.words.progress import part
+from foregrad.torch_private.cpp_builds import failed_build
 
 
 def as_library(graph: fx.GraphModule, name: str, rng: str) -> Runner:

@@ -15,8 +15,8 @@ from foregrad.backends.library import Library
 from foregrad.backends.lower import Lowered
 from foregrad.backends.store import Store
 from foregrad.backends.toolchain import digest, prepare
-from foregrad.substrate_inductor import compile_library, library_key
-from foregrad.words.progress import part
+from foregrad.process.progress import part
+from foregrad.torch_private.inductor import compile_library, library_key
 
 #: The number counts the ways in which we have built libraries: one of an older way is not found.
 _FOLDER = "libraries-1"

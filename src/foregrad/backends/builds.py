@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from foregrad.substrate_builds import BUILD_FOLDER
-from foregrad.substrate_inductor import forget_unfinished_kernels
-from foregrad.words.children import Child
-from foregrad.words.forks import lock
+from foregrad.process.children import Child
+from foregrad.process.forks import lock
+from foregrad.torch_private.cpp_builds import BUILD_FOLDER
+from foregrad.torch_private.inductor import forget_unfinished_kernels
 
 _PATIENCE_SECONDS = 2.0
 

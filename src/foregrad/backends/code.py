@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from types import CodeType
 from typing import Any
 
-from foregrad.words.generated import load_source
+from foregrad.core.generated import load_source
 
 _METHOD = re.compile(r"^    def call\(self, args\):\n((?:        .*\n|\s*\n)+)", re.MULTILINE)
 _EXTERN = re.compile(r"\bextern_kernels\.(\w+)\b")

@@ -14,7 +14,7 @@ from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import has_effect, is_view, op_of
 from foregrad.record.impure import effect_of
 from foregrad.regions.fallbacks import KERNEL, REFUSED, Fallback, Why, together
-from foregrad.substrate import lazy_graph_module
+from foregrad.torch_private.base import lazy_graph_module
 
 aten = torch.ops.aten
 #: Ops for which no loop can stand.

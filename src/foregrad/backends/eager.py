@@ -20,8 +20,10 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.generated import load_source
+from foregrad.core.spec import NumberSpec
 from foregrad.record.impure import is_random
-from foregrad.substrate import (
+from foregrad.torch_private.base import (
     BELOW_AUTOGRAD,
     FUNCTION_HOMES,
     OpOverload,
@@ -29,8 +31,6 @@ from foregrad.substrate import (
     autocast_disabled,
     exclude_keys,
 )
-from foregrad.words.generated import load_source
-from foregrad.words.spec import NumberSpec
 
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:

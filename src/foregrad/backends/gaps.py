@@ -17,10 +17,10 @@ from dataclasses import replace
 import torch
 from torch import fx
 
+from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.program.marks import copied
 from foregrad.program.program import Program
-from foregrad.substrate import OpOverload
-from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 

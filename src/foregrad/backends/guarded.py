@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.substrate import BELOW_AUTOGRAD, check_layout, exclude_keys, ops_are_transformed
-from foregrad.words.heap import keep_freed_memory
-from foregrad.words.spec import Spec, is_lazy
+from foregrad.core.spec import Spec, is_lazy
+from foregrad.process.heap import keep_freed_memory
+from foregrad.torch_private.base import BELOW_AUTOGRAD, check_layout, exclude_keys, ops_are_transformed
 
 if TYPE_CHECKING:
     from foregrad.regions.fallbacks import Fallback

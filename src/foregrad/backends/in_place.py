@@ -17,7 +17,7 @@ from torch import fx
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view, maker_of
 from foregrad.record.ghosts import written_places
-from foregrad.substrate import OpOverload, lazy_graph_module
+from foregrad.torch_private.base import OpOverload, lazy_graph_module
 
 aten = torch.ops.aten
 

@@ -31,22 +31,22 @@ from foregrad.backends.toolchain import prepare
 from foregrad.backends.winograd import build_convolutions, called_instead, has_convolutions
 from foregrad.backends.write_series import function_in
 from foregrad.functionalize.replay import keeps_states
+from foregrad.process.forks import lock
+from foregrad.process.no_warnings import no_warnings
+from foregrad.process.progress import log, part
 from foregrad.program.clean import is_view
 from foregrad.record.impure import is_random
 from foregrad.regions.fallbacks import FAILED, SECOND, Fallback, Why, together
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
-from foregrad.substrate import OpOverload, autocast_disabled
-from foregrad.substrate_builds import failed_build
-from foregrad.substrate_inductor import (
+from foregrad.torch_private.base import OpOverload, autocast_disabled
+from foregrad.torch_private.cpp_builds import failed_build
+from foregrad.torch_private.inductor import (
     built_later,
     compile_with_inductor,
     draw_inside_loops,
     inductor_decompositions,
     inductor_draws_like_eager,
 )
-from foregrad.words.forks import lock
-from foregrad.words.progress import log, part
-from foregrad.words.quiet import no_warnings
 
 #: Inductor keeps what it is doing in global variables.
 one_at_a_time = lock()

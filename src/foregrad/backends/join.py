@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.core.spec import Spec, contiguous_stride
 
 aten = torch.ops.aten
 

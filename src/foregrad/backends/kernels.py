@@ -16,7 +16,7 @@ from typing import Any
 from foregrad.backends.native import native
 from foregrad.backends.scalars import read_once
 from foregrad.backends.write_series import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
-from foregrad.substrate_inductor import build_module, num_builds_at_once
+from foregrad.torch_private.inductor import build_module, num_builds_at_once
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.
 _LEAST_LENGTH = 16_000

@@ -14,9 +14,9 @@ from torch import fx
 
 from foregrad.backends.moments import IN_DOUBLE
 from foregrad.backends.numbers import in_tensors, takes_numbers
-from foregrad.substrate import FakeTensorMode, OpOverload, lazy_graph_module
-from foregrad.substrate_inductor import fake_mode, trace_decomposed
-from foregrad.words.spec import Spec
+from foregrad.core.spec import Spec
+from foregrad.torch_private.base import FakeTensorMode, OpOverload, lazy_graph_module
+from foregrad.torch_private.inductor import fake_mode, trace_decomposed
 
 aten = torch.ops.aten
 

@@ -27,7 +27,7 @@ from torch import fx
 from foregrad.backends.arrange import arranged
 from foregrad.backends.products import PRODUCTS, Matrix, fetch_call, product_call
 from foregrad.record.impure import is_random
-from foregrad.substrate import OpOverload
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default, aten.addmm.default}

@@ -15,9 +15,9 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.substrate import OpOverload
-from foregrad.words.generated import load_source
-from foregrad.words.spec import NumberSpec
+from foregrad.core.generated import load_source
+from foregrad.core.spec import NumberSpec
+from foregrad.torch_private.base import OpOverload
 
 Tensor = torch.Tensor
 

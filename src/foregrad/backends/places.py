@@ -19,11 +19,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.spec import Spec
 from foregrad.program.clean import clean, is_view, memory_of
 from foregrad.program.marks import copied
 from foregrad.program.program import Program
-from foregrad.substrate import OpOverload
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 

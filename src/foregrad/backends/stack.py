@@ -21,10 +21,10 @@ import torch
 from torch import fx
 
 from foregrad.backends.join import joined, node_like
+from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.program.clean import clean, is_view, memory_of
 from foregrad.program.marks import MARK, copied
 from foregrad.program.program import Program
-from foregrad.words.spec import Spec, contiguous_stride
 
 aten = torch.ops.aten
 

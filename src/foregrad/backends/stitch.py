@@ -15,9 +15,9 @@ import torch
 
 from foregrad.backends.eager import Names
 from foregrad.backends.write_series import Function, Writer, stretches
+from foregrad.core.generated import load_source
 from foregrad.regions.regions import RegionCall, Regions
-from foregrad.substrate import empty_strided_cpu, reinterpret_tensor
-from foregrad.words.generated import load_source
+from foregrad.torch_private.base import empty_strided_cpu, reinterpret_tensor
 
 #: A region: a function of one list, which it empties, or one of C++.
 Compiled = Callable[[list[Any]], Any] | Function

@@ -19,10 +19,10 @@ import torch
 from torch import fx
 
 from foregrad.backends.join import joined, node_like
+from foregrad.core.spec import Spec
 from foregrad.program.clean import clean
 from foregrad.program.marks import copied
 from foregrad.program.program import Program
-from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import torch
 
-from foregrad.words import children
-from foregrad.words.folders import code_folder
+from foregrad.process import children
+from foregrad.process.folders import code_folder
 
 
 @cache
@@ -38,7 +38,7 @@ def compiler() -> str | None:
 def prepare() -> Toolchain:
     """Let Inductor know what this machine's toolchain can do: asked once, then read from a file."""
     from foregrad.backends.builds import builds
-    from foregrad.substrate_builds import (
+    from foregrad.torch_private.cpp_builds import (
         build_with,
         end_with_this_process,
         keep_precompiled_headers,
@@ -107,7 +107,7 @@ class Toolchain:
 
     def interface(self) -> str:
         """The object file that all libraries have in common, compiled if it is not there."""
-        from foregrad.substrate_inductor import build_interface
+        from foregrad.torch_private.inductor import build_interface
 
         path = self.folder / "interface.o"
         if not path.exists():

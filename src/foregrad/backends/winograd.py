@@ -25,7 +25,7 @@ from foregrad.backends.convolutions import Convolutions, is_quicker
 from foregrad.backends.kernels import in_one_file
 from foregrad.backends.transforms import TRANSFORMS
 from foregrad.backends.vectors import VECTORS
-from foregrad.substrate_inductor import build_module
+from foregrad.torch_private.inductor import build_module
 
 aten = torch.ops.aten
 

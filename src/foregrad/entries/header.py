@@ -19,7 +19,7 @@ from foregrad.entries.opened import Readable
 
 if TYPE_CHECKING:
     from foregrad.entries.trust import Signature, Signer, Trust
-from foregrad.errors import CorruptArtifact
+from foregrad.core.errors import CorruptArtifact
 
 MAGIC = b"\x89fg\r\n\x1a\n\0"
 VERSION = 1

@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 from typing import Protocol
 
-from foregrad.errors import CorruptArtifact
+from foregrad.core.errors import CorruptArtifact
 
 _LARGE = 4 << 20
 

@@ -13,12 +13,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
 from foregrad.entries import header as head
 from foregrad.entries.container import Entry, check_length
 from foregrad.entries.header import DEFAULT_LIMITS, Header
 from foregrad.entries.opened import File
 from foregrad.entries.trust import Key, Trust
-from foregrad.errors import CorruptArtifact, UntrustedArtifact
 
 Row = tuple[str, ...]
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from foregrad.errors import UntrustedArtifact
+from foregrad.core.errors import UntrustedArtifact
 
 ENVIRONMENT = "FOREGRAD_CACHE_KEY"
 MOST_CHARACTERS = 4096  # of a file with a key, which may be a device that never ends

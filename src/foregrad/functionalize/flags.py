@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import is_flagged, is_leaf
 from foregrad.functionalize.effects import Hook, Replay, RequireGrad, Step
 from foregrad.record.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Op
-from foregrad.words.history import is_flagged, is_leaf
 
 Placed = tuple[float, Step]
 

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.size import Formula, Size, replaced, sizes_in
+from foregrad.core.spec import NumberSpec, Spec
 from foregrad.functionalize.contents import Contents
 from foregrad.functionalize.overlap import covered, depends_on_order, filled_once
 from foregrad.functionalize.replay import Replay, is_kept, state_before
@@ -24,8 +26,6 @@ from foregrad.record.intercept import SET_DATA
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
-from foregrad.words.size import Formula, Size, replaced, sizes_in
-from foregrad.words.spec import NumberSpec, Spec
 
 aten = torch.ops.aten
 

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import torch
 
+from foregrad.core.size import sizes_in, value_of
 from foregrad.functionalize.variants import has_in_place, is_pointwise, writes_out
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.trace import Alias, Op, aliases_in
-from foregrad.substrate import OpOverload
-from foregrad.words.size import sizes_in, value_of
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 

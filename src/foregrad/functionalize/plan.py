@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import is_flagged
 from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import (
     Attach,
@@ -30,7 +31,6 @@ from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view
 from foregrad.record.trace import Alias, Op, Storage
-from foregrad.words.history import is_flagged
 
 aten = torch.ops.aten
 

@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.default_generator import generator_as_it_was
+from foregrad.core.spec import Spec
 from foregrad.functionalize.variants import Pure
 from foregrad.record.trace import Op, aliases_in
-from foregrad.substrate import OpOverload
-from foregrad.words.spec import Spec
-from foregrad.words.turns import generator_as_it_was
+from foregrad.torch_private.base import OpOverload
 
 
 def rng_state(generator: torch.Generator | None = None) -> torch.Tensor:

@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from foregrad.core.size import Formula, thawed
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
-from foregrad.words.size import Formula, thawed
 
 
 def look_of(value: Any) -> list[Any]:

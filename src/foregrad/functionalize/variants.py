@@ -8,12 +8,12 @@ from typing import Any
 
 import torch
 
+from foregrad.core.spec import Spec
 from foregrad.functionalize.stand_ins import look_of, stand_ins
 from foregrad.record.ghosts import GhostTable, kind_of, written_places
 from foregrad.record.outcomes import Made
 from foregrad.record.trace import Alias, Op, aliases_in
-from foregrad.substrate import OpOverload
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 

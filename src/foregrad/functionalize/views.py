@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from foregrad.core.spec import contiguous_stride
 from foregrad.record.trace import Alias
-from foregrad.substrate import OpOverload
-from foregrad.words.spec import contiguous_stride
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 

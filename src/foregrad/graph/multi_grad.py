@@ -11,8 +11,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from foregrad.graph.policy import spec_of
-from foregrad.substrate_graph import backward_reaches, graph_task_id, keep_until_backward_ends
-from foregrad.words.forks import lock
+from foregrad.process.forks import lock
+from foregrad.torch_private.autograd_graph import backward_reaches, graph_task_id, keep_until_backward_ends
 
 
 def register_multi_grad_hook(

@@ -12,10 +12,10 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from foregrad.graph.policy import Kept
+from foregrad.process.forks import lock
 from foregrad.record.ghosts import written
-from foregrad.substrate import OpOverload, TorchDispatchMode
-from foregrad.substrate_graph import parts, storage_id
-from foregrad.words.forks import lock
+from foregrad.torch_private.autograd_graph import parts, storage_id
+from foregrad.torch_private.base import OpOverload, TorchDispatchMode
 
 #: Ops that fill an argument after their node has saved it, for the new contents: which one.
 _FILLED = {torch.ops.aten.rrelu_with_noise.default: 1, torch.ops.aten.rrelu_with_noise_.default: 1}

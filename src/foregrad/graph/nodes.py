@@ -16,7 +16,7 @@ from foregrad.graph.modules import module_of
 from foregrad.graph.order import following_of, in_order
 from foregrad.program.printer import target_text
 from foregrad.program.program import Program
-from foregrad.substrate_graph import is_node_type
+from foregrad.torch_private.autograd_graph import is_node_type
 
 
 class Node(ABC):

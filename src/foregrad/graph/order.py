@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
-from foregrad.substrate_graph import sequence_number
+from foregrad.torch_private.autograd_graph import sequence_number
 
 #: How many nodes in a chain may free each other, one inside the other.
 _SAFE_DEPTH = 1000

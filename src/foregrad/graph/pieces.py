@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from foregrad.substrate import is_functorch_wrapped_tensor, version_of
-from foregrad.substrate_graph import WeakStorage, storage_id
-from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.core.spec import Spec, contiguous_stride
+from foregrad.torch_private.autograd_graph import WeakStorage, storage_id
+from foregrad.torch_private.base import is_functorch_wrapped_tensor, version_of
 
 Geometry = tuple[
     tuple[int, ...], tuple[int, ...], int

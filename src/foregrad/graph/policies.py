@@ -16,8 +16,8 @@ from typing import Any
 import torch
 
 from foregrad.graph.policy import Copy, Policy, memory_of
-from foregrad.substrate import tree_leaves, tree_map_only
-from foregrad.substrate_graph import storage_id
+from foregrad.torch_private.autograd_graph import storage_id
+from foregrad.torch_private.base import tree_leaves, tree_map_only
 
 #: What bfloat16, float32 and float64 can hold, and narrower dtypes cannot.
 _LARGE = 1e38

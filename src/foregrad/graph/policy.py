@@ -16,11 +16,11 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
+from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.graph.pieces import Geometry, Piece, is_plain, of_parameter, piece_of
-from foregrad.substrate import current_autograd_node
-from foregrad.substrate_graph import WeakStorage, parts, storage_id
-from foregrad.words.forks import lock
-from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.process.forks import lock
+from foregrad.torch_private.autograd_graph import WeakStorage, parts, storage_id
+from foregrad.torch_private.base import current_autograd_node
 
 #: Nodes whose op writes to a tensor after autograd has saved it: `rrelu` in training, its noise.
 _FILL_WHAT_THEY_SAVED = frozenset({"RreluWithNoiseBackward0", "RreluWithNoiseBackward1"})

@@ -8,10 +8,10 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from foregrad.core.spec import Spec
 from foregrad.graph.layout import Box, Layout, lay_out
 from foregrad.graph.memory import bytes_text
 from foregrad.graph.vertices import Vertex, vertices_of
-from foregrad.words.spec import Spec
 
 #: More boxes than this are no picture any more, and take minutes to arrange.
 _MOST = 3000

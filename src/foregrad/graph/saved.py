@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
+from foregrad.core.spec import Spec
 from foregrad.graph.policy import Packed, memory_of, spec_of
 from foregrad.program.program import Program
-from foregrad.substrate import tree_leaves
-from foregrad.substrate_graph import saved_values
-from foregrad.words.spec import Spec
+from foregrad.torch_private.autograd_graph import saved_values
+from foregrad.torch_private.base import tree_leaves
 
 
 @dataclass(frozen=True)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.graph.modules import module_of, parameter_of
 from foregrad.graph.nodes import name_of, walk
 from foregrad.graph.order import following_of
 from foregrad.graph.policy import memory_of, spec_of
 from foregrad.graph.saved import Saved, saved, saved_in
 from foregrad.program.program import Program
-from foregrad.substrate_graph import leaf_of
-from foregrad.words.spec import Spec, contiguous_stride
+from foregrad.torch_private.autograd_graph import leaf_of
 
 
 @dataclass(frozen=True)

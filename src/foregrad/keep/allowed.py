@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import UntrustedArtifact
-from foregrad.substrate import FUNCTION_HOMES
-from foregrad.substrate_keep import schema_types
+from foregrad.core.errors import UntrustedArtifact
+from foregrad.torch_private.base import FUNCTION_HOMES
+from foregrad.torch_private.serialization import schema_types
 
 #: Types of arguments that an op of such a file may take. There is no type among them for memory by its address, files,
 #: streams or objects of classes.
@@ -37,19 +37,19 @@ _FUNCTIONS = frozenset(
         "foregrad.runtime.miss.MISS",
         "foregrad.runtime.same.attention_kernels",
         "foregrad.runtime.unusual.is_more_than_memory",
-        "foregrad.substrate.BELOW_AUTOGRAD",
-        "foregrad.substrate.autocast_disabled",
-        "foregrad.substrate.has_hooks",
-        "foregrad.substrate.set_version",
-        "foregrad.substrate.set_versions",
-        "foregrad.substrate.version_of",
-        "foregrad.words.history.gets_no_gradient",
-        "foregrad.words.history.grad_of",
-        "foregrad.words.history.history_of",
-        "foregrad.words.history.keeps_gradient",
-        "foregrad.words.history.leads_nowhere",
-        "foregrad.words.history.shares_version",
-        "foregrad.words.memory.address",
+        "foregrad.torch_private.base.BELOW_AUTOGRAD",
+        "foregrad.torch_private.base.autocast_disabled",
+        "foregrad.torch_private.base.has_hooks",
+        "foregrad.torch_private.base.set_version",
+        "foregrad.torch_private.base.set_versions",
+        "foregrad.torch_private.base.version_of",
+        "foregrad.core.history.gets_no_gradient",
+        "foregrad.core.history.grad_of",
+        "foregrad.core.history.history_of",
+        "foregrad.core.history.keeps_gradient",
+        "foregrad.core.history.leads_nowhere",
+        "foregrad.core.history.shares_version",
+        "foregrad.core.shared_memory.address",
         "operator.__getitem__",
         "operator.is_",
         "torch.Size",
@@ -73,7 +73,7 @@ _APPLIED = frozenset(
     (
         "foregrad.runtime.epilogue.FunctionView",
         "foregrad.runtime.epilogue.Written",
-        "foregrad.words.attached.Attached",
+        "foregrad.core.attach_history.Attached",
     )
 )
 

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch.optim import Optimizer
 
+from foregrad.core.errors import CannotKeep, CorruptArtifact, StaleArtifact, UntrustedArtifact
 from foregrad.entries.container import Entry, read_header, unpack, write
 from foregrad.entries.trust import SecretKey, SharedKey, Trust
-from foregrad.errors import CannotKeep, CorruptArtifact, StaleArtifact, UntrustedArtifact
 from foregrad.keep.calls import MOST_OBJECTS_BYTES, OBJECTS, for_artifact, keep_calls, restorer_of, with_these_threads
 from foregrad.keep.keyring import as_trust, labelled, signer
 from foregrad.keep.loaded import Loaded
@@ -28,10 +28,10 @@ from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
 from foregrad.keep.state import keep_state, mismatches, stand_ins
 from foregrad.keep.tensors import tensors_from_bytes, tensors_to_bytes
+from foregrad.process.garbage_collection import no_garbage_collection
+from foregrad.process.progress import Timings
 from foregrad.store.given import check_flag
-from foregrad.substrate import tell_it_steps
-from foregrad.words.garbage import no_garbage_collection
-from foregrad.words.progress import Timings
+from foregrad.torch_private.base import tell_it_steps
 
 if TYPE_CHECKING:
     from foregrad.backends.backend import Backend

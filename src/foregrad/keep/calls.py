@@ -7,15 +7,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from foregrad.errors import CannotKeep, CorruptArtifact
+from foregrad.core.errors import CannotKeep, CorruptArtifact
+from foregrad.core.generated import generated_of
 from foregrad.keep.code_files import Bytes, code_file, write_once
 from foregrad.keep.hook_places import names_in
 from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer, as_described
+from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED
 from foregrad.runtime.same import SameState
-from foregrad.words.garbage import no_garbage_collection
-from foregrad.words.generated import generated_of
 
 if TYPE_CHECKING:
     from foregrad.backends.backend import Backend

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from foregrad.core.errors import CorruptArtifact
 from foregrad.entries import header as head
 from foregrad.entries.header import DEFAULT_LIMITS
-from foregrad.errors import CorruptArtifact
 from foregrad.keys.ingredients import Difference, Ingredient, Key, differences, nearest
 from foregrad.store.cache import Cache
 from foregrad.store.layer import Entry

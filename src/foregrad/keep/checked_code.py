@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from foregrad.errors import CorruptArtifact
+from foregrad.core.errors import CorruptArtifact
 from foregrad.keep.allowed import refused
 from foregrad.runtime.miss import TENSORS
 

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 
+from foregrad.process.folders import code_folder
 from foregrad.store.layer import MAX_BYTES
 from foregrad.store.private import check_private, touch
-from foregrad.words.folders import code_folder
 
 _FOLDER = "code-1"
 

@@ -17,16 +17,16 @@ from typing import Any
 import torch
 
 from foregrad.backends.backend import Backend, start
-from foregrad.errors import CorruptArtifact
+from foregrad.core.errors import CorruptArtifact
+from foregrad.core.generated import Generated
 from foregrad.keep.allowed import allowed_error, allowed_function, allowed_method, allowed_op, refused
 from foregrad.keep.checked_code import BUILTINS, Described, checked_code
 from foregrad.keep.graphs import graph_from_json
 from foregrad.keep.kinds import class_of
 from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer
-from foregrad.substrate import global_state
-from foregrad.substrate_keep import plain_tree_spec_from_text
-from foregrad.words.generated import Generated
+from foregrad.torch_private.base import global_state
+from foregrad.torch_private.serialization import plain_tree_spec_from_text
 
 #: Kinds of objects that may be made from any file. Each only holds its parts, or calls those that are functions here.
 _KINDS = frozenset(

@@ -18,7 +18,9 @@ from torch import fx
 
 from foregrad.backends.guarded import Guarded
 from foregrad.backends.library import Library
-from foregrad.errors import CannotKeep
+from foregrad.core.errors import CannotKeep
+from foregrad.core.generated import Generated, generated_of
+from foregrad.core.spec import Spec
 from foregrad.keep.graphs import graph_to_json
 from foregrad.keep.kinds import parts_of
 from foregrad.keep.known import ROOTS, name_of
@@ -28,10 +30,8 @@ from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import KeptStage
 from foregrad.runtime.reach import Lost
 from foregrad.runtime.wrapped import SameWrapper
-from foregrad.substrate import OpOverload, TreeSpec
-from foregrad.substrate_keep import op_namespace, tree_spec_to_text
-from foregrad.words.generated import Generated, generated_of
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import OpOverload, TreeSpec
+from foregrad.torch_private.serialization import op_namespace, tree_spec_to_text
 
 
 class Describer:

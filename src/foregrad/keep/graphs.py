@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from foregrad.keep.plain import from_json, to_json
-from foregrad.substrate import lazy_graph_module
+from foregrad.torch_private.base import lazy_graph_module
 
 _META = ("spec", "grad_enabled", "is_again")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import StaleArtifact
-from foregrad.substrate_keys import global_hooks
+from foregrad.core.errors import StaleArtifact
+from foregrad.torch_private.global_state import global_hooks
 
 _TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST_WRAPPERS = 3

@@ -27,9 +27,9 @@ from foregrad.entries.trust import (
     key_from_file,
     parse_key,
 )
+from foregrad.process.folders import config_folder, why_exposed
+from foregrad.process.progress import log
 from foregrad.store.private import create, make_folder, why_not_private
-from foregrad.words.folders import config_folder, why_exposed
-from foregrad.words.progress import log
 
 _OWN = "own.key"
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)

@@ -26,7 +26,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "InGradMode": ("backends.eager", ("func", "enabled")),
     "Numbered": ("backends.numbers", ("run", "places")),
     "Numbers": ("backends.numbers", ("given",)),
-    "NumberSpec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
+    "NumberSpec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
     "Overlap": ("runtime.overlap", ("pattern", "sizes", "has_data")),
     "Pure": ("functionalize.variants", ("op",)),
     "PythonReads": ("runtime.reach", ("target", "state", "modules", "reads", "lost", "module_checks")),
@@ -44,7 +44,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SameTensors": ("runtime.same", ("specs", "kinds", "free")),
     "Series": ("backends.series", ("run", "addresses", "table")),
     "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
-    "Spec": ("words.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
+    "Spec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 
 

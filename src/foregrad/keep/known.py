@@ -11,14 +11,14 @@ from functools import cache
 from types import ModuleType
 from typing import Any
 
-from foregrad.errors import StaleArtifact
+from foregrad.core.errors import StaleArtifact
 
 #: Packages whose objects a file may name: they are imported when a file is loaded. Of others only what is there.
 ROOTS = ("builtins", "foregrad", "math", "operator", "torch")
 
 #: Where to look for an object that does not say where it comes from.
 _HOMES = (
-    "foregrad.substrate",
+    "foregrad.torch_private.base",
     "foregrad.runtime.miss",
     "torch._C._VariableFunctions",
     "torch._C._nn",

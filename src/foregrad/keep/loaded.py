@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import GuardError
+from foregrad.core.errors import GuardError
+from foregrad.core.generated import generated_of
+from foregrad.process.forks import lock
+from foregrad.process.progress import Part, Timings
 from foregrad.runtime.miss import MISS, TENSORS
 from foregrad.runtime.reasons import text_of
 from foregrad.runtime.same import SameState, SameTensors
-from foregrad.words.forks import lock
-from foregrad.words.generated import generated_of
-from foregrad.words.progress import Part, Timings
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ import torch
 
 from foregrad.backends.guarded import Guarded
 from foregrad.backends.library import Library
+from foregrad.core.generated import generated_of
+from foregrad.core.signature import Input, Output
 from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.runtime.halves import CompiledStage
-from foregrad.words.generated import generated_of
-from foregrad.words.signature import Input, Output
 
 
 def one_library(stage: CompiledStage, names: Mapping[int, str], blobs: Mapping[str, bytes]) -> dict[str, Any] | None:

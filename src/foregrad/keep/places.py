@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CorruptArtifact, StaleArtifact
+from foregrad.core.errors import CorruptArtifact, StaleArtifact
 from foregrad.keep.hook_places import contents_of, find_part, names_in, parts_of_hooks
 
 #: What a module has in any case, and is read by other names.

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CorruptArtifact
+from foregrad.core.errors import CorruptArtifact
 
 #: What becomes of a value that is not plain.
 Other = Callable[[Any], Any]

@@ -12,20 +12,20 @@ from functools import partial
 from typing import Any
 
 from foregrad.backends.backend import Runner
+from foregrad.core.errors import CannotKeep, ForegradError
 from foregrad.entries.container import pack, unpack
-from foregrad.errors import CannotKeep, ForegradError
 from foregrad.keep.calls import keep_calls, restorer_of
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
 from foregrad.keep.warm import CAPTURED, TRACED, Origin, about_entry
 from foregrad.keys.ingredients import Key
 from foregrad.keys.program_key import program_key
+from foregrad.process.progress import log, part
 from foregrad.program.program import Program
 from foregrad.runtime.fallbacks import check_compiled
 from foregrad.runtime.way import Known, Way
 from foregrad.store.cache import Cache
 from foregrad.store.layer import Hit
-from foregrad.words.progress import log, part
 
 
 @dataclass(frozen=True)

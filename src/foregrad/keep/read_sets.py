@@ -9,14 +9,14 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
+from foregrad.core.errors import CorruptArtifact, ForegradError
 from foregrad.entries.container import pack, unpack
-from foregrad.errors import CorruptArtifact, ForegradError
 from foregrad.keep.warm import about_entry
 from foregrad.keys.ingredients import READ, Ingredient, Key
+from foregrad.process.progress import log
 from foregrad.record.executed import Reads
 from foregrad.store.cache import Cache
 from foregrad.store.layer import Miss
-from foregrad.words.progress import log
 
 #: As many are kept for the same sources, the newest first.
 _MOST = 8

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.errors import CorruptArtifact, ForegradError, StaleArtifact
+from foregrad.core.errors import CorruptArtifact, ForegradError, StaleArtifact
+from foregrad.core.generated import Generated
+from foregrad.core.spec import Spec
 from foregrad.keep.graphs import graph_from_json
 from foregrad.keep.kinds import class_of
 from foregrad.keep.known import find
 from foregrad.keep.places import PLACES, Places
 from foregrad.keep.plain import from_json
-from foregrad.substrate_keep import load_extension, tree_spec_from_text
-from foregrad.words.generated import Generated
-from foregrad.words.spec import Spec
+from foregrad.torch_private.serialization import load_extension, tree_spec_from_text
 
 if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage

@@ -13,10 +13,10 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from foregrad.errors import CannotKeep
+from foregrad.core.errors import CannotKeep
+from foregrad.core.spec import Spec
 from foregrad.keep.plain import from_json, to_json
 from foregrad.keep.tensors import strided
-from foregrad.words.spec import Spec
 
 
 @dataclass(frozen=True)

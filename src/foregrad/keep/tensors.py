@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from foregrad.errors import CannotKeep
-from foregrad.words.spec import Spec
+from foregrad.core.errors import CannotKeep
+from foregrad.core.spec import Spec
 
 _ALIGNMENT = 64
 

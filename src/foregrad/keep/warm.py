@@ -19,20 +19,20 @@ import torch
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.compilers import compiles
+from foregrad.core.errors import CannotKeep, ForegradError
+from foregrad.core.generated import generated_of
+from foregrad.core.spec import Spec
 from foregrad.entries.container import Entry, pack, unpack
-from foregrad.errors import CannotKeep, ForegradError
 from foregrad.keep.calls import KeptCalls, keep_calls, restorer_of, without_module_checks
 from foregrad.keep.needs import foregrad_version, needs
 from foregrad.keep.places import Places
 from foregrad.keep.restore import as_described
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
+from foregrad.process.progress import Part, Timings, log, part
 from foregrad.store.cache import Cache, default_cache
 from foregrad.store.given import check_place, named_place
 from foregrad.store.layer import Miss
-from foregrad.words.generated import generated_of
-from foregrad.words.progress import Part, Timings, log, part
-from foregrad.words.spec import Spec
 
 if TYPE_CHECKING:
     from foregrad.regions.regions import Regions

@@ -17,7 +17,7 @@ from foregrad.keys.bytecode import facts_of
 from foregrad.keys.doubts import doubt_about, words
 from foregrad.keys.libraries import Library, library_of, library_of_class, library_of_function
 from foregrad.keys.walk import Shower, Walk
-from foregrad.substrate_keys import is_global_hooks, pytree_functions, registered_with
+from foregrad.torch_private.global_state import is_global_hooks, pytree_functions, registered_with
 
 
 def show_class(walk: Walk, cls: type, place: str) -> str:

@@ -21,7 +21,7 @@ from foregrad.keys.doubts import doubt_about, doubt_about_module, steady_names, 
 from foregrad.keys.libraries import Library, library_of, library_of_function
 from foregrad.keys.ops import is_op_home, show_ops
 from foregrad.keys.walk import Shower, Walk
-from foregrad.substrate_keys import undisabled
+from foregrad.torch_private.global_state import undisabled
 
 _ABSENT: Any = object()
 

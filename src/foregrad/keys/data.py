@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from foregrad.keys.walk import Shower, Walk
-from foregrad.substrate_keys import pytree_functions
+from foregrad.torch_private.global_state import pytree_functions
 
 
 def show_tuple(walk: Walk, value: Any, place: str) -> str:

@@ -27,10 +27,9 @@ from foregrad.keys.libraries import library_of_function
 from foregrad.keys.settings import environment_of_libraries, settings
 from foregrad.keys.sources import Sources, sources_of_code
 from foregrad.keys.user_code import user_code
+from foregrad.process.package import FOLDER
 from foregrad.runtime.way import Way
-from foregrad.substrate_keys import foreign_decompositions, foreign_fakes, global_state
-
-_PACKAGE = Path(__file__).resolve().parents[1]
+from foregrad.torch_private.global_state import foreign_decompositions, foreign_fakes, global_state
 
 
 def environment_of_sources(way: Way, **options: Any) -> Sources:
@@ -79,8 +78,8 @@ def software() -> tuple[Ingredient, ...]:
 def own_digest() -> str:
     """foregrad by the bytes of its files, so that an edited checkout is another one."""
     digest = hashlib.sha256()
-    for name in sorted(glob("**/*.py", root_dir=_PACKAGE, recursive=True)):
-        with open(_PACKAGE / name, "rb") as file:
+    for name in sorted(glob("**/*.py", root_dir=FOLDER, recursive=True)):
+        with open(FOLDER + name, "rb") as file:
             digest.update(name.encode() + b"\0" + hashlib.sha256(file.read()).digest())
     return f"foregrad {digest.hexdigest()[:16]}"
 

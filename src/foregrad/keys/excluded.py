@@ -9,7 +9,7 @@ from typing import Any
 from foregrad.keys.doubts import words
 from foregrad.runtime.nodes import original_of
 from foregrad.runtime.walk import Boundary
-from foregrad.substrate_keys import TORCH_NAMESPACES, undisabled
+from foregrad.torch_private.global_state import TORCH_NAMESPACES, undisabled
 
 #: A module that holds patterns put together in the order of a set.
 _IN_NO_ORDER = "tokenize"

@@ -20,12 +20,18 @@ from typing import Any
 import numpy as np
 import torch
 
+from foregrad.core.real_class import attributes_in
 from foregrad.keys.libraries import library_of, library_of_class, library_of_function
 from foregrad.keys.whole_code import known_digest
 from foregrad.runtime.nodes import ABSENT, original_of
 from foregrad.runtime.objects import LOGGERS_OWN, VALUES, hides_state, holds_nothing_of_users, is_closed
-from foregrad.substrate_keys import HigherOrderOperator, OpOverload, OpOverloadPacket, registered_with, undisabled
-from foregrad.words.kinds import attributes_in
+from foregrad.torch_private.global_state import (
+    HigherOrderOperator,
+    OpOverload,
+    OpOverloadPacket,
+    registered_with,
+    undisabled,
+)
 
 #: Containers of libraries are looked into so deep, and so far.
 _DEEPEST, _MOST_ITEMS = 12, 20_000

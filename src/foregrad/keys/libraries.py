@@ -20,6 +20,8 @@ from typing import Any
 
 import torch
 
+from foregrad.process.package import FOLDER
+
 
 @dataclass(frozen=True)
 class Library:
@@ -68,8 +70,8 @@ def _library(module: str, file: str | None) -> Library | None:
     top = module.partition(".")[0]
     if top in ("torch", "functorch") and (file is None or file.startswith(_TORCH)):
         return Library("torch", str(torch.__version__), (_TORCH,))
-    if top == "foregrad" and (file is None or file.startswith(_FOREGRAD)):
-        return Library("foregrad", "", (_FOREGRAD,))
+    if top == "foregrad" and (file is None or file.startswith(FOLDER)):
+        return Library("foregrad", "", (FOLDER,))
     if file is None:
         is_built_in = top in sys.stdlib_module_names and top != "__main__"
         return Library("python", platform.python_version(), _STANDARD) if is_built_in else None
@@ -111,11 +113,10 @@ def place_in_library(file: str) -> str | None:
     home = next((home for home in _INSTALLED if file.startswith(home)), None)
     if home is not None:
         return os.path.relpath(file, home).partition(os.sep)[0]
-    return "" if file.startswith((_TORCH, _FOREGRAD, *_STANDARD)) else None
+    return "" if file.startswith((_TORCH, FOLDER, *_STANDARD)) else None
 
 
 _PATHS = sysconfig.get_paths()
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
-_FOREGRAD = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 _INSTALLED = _folders(_PATHS["purelib"], _PATHS["platlib"], *site.getsitepackages(), site.getusersitepackages())
 _STANDARD = _folders(_PATHS["stdlib"], _PATHS["platstdlib"])

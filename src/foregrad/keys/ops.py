@@ -7,7 +7,7 @@ from typing import Any
 
 from foregrad.keys.libraries import library_of
 from foregrad.keys.walk import Shower, Walk
-from foregrad.substrate_keys import (
+from foregrad.torch_private.global_state import (
     OP_HOMES,
     TORCH_NAMESPACES,
     CustomOpDef,

@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.size import VARYING, Formula, Size
+from foregrad.core.spec import Spec
 from foregrad.functionalize.replay import Replay
 from foregrad.functionalize.variants import Pure
 from foregrad.keys.environment import environment_of
@@ -27,9 +29,7 @@ from foregrad.record.numbers import Expression
 from foregrad.record.results import Base
 from foregrad.record.trace import Alias, Storage
 from foregrad.runtime.way import Way
-from foregrad.substrate import FakeTensor, no_dispatch_modes
-from foregrad.words.size import VARYING, Formula, Size
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import FakeTensor, no_dispatch_modes
 
 
 def program_key(program: Program, way: Way, **options: Any) -> Key:

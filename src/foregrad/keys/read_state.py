@@ -21,14 +21,14 @@ from foregrad.keys.ingredients import READ, Ingredient, Key
 from foregrad.keys.loaded import loaded_by_captures
 from foregrad.keys.sources import SHOWERS, Sources, finish, look_or_doubt
 from foregrad.keys.walk import Walk
+from foregrad.process.garbage_collection import no_garbage_collection
+from foregrad.process.process_variables import OF_THIS_PROCESS
 from foregrad.record.executed import Reads
 from foregrad.runtime.comparable import objects_in
 from foregrad.runtime.nodes import Attributes, Entries, Holder, Hooks, Items, Node, TensorNode
 from foregrad.runtime.reach import PythonReads
 from foregrad.runtime.walk import Tensors
 from foregrad.runtime.walk import Walk as Reached
-from foregrad.words.garbage import no_garbage_collection
-from foregrad.words.process_variables import OF_THIS_PROCESS
 
 #: As much of what an object holds is shown to people.
 _MOST_SHOWN = 4000

@@ -19,9 +19,9 @@ from foregrad.keys.ingredients import Ingredient, Key
 from foregrad.keys.ops import OPS
 from foregrad.keys.tensors import TENSORS, show_equal_numbers
 from foregrad.keys.walk import Showers, Walk
-from foregrad.substrate import no_function_modes
-from foregrad.substrate_keys import global_hooks, replaced_kernels
-from foregrad.words.garbage import no_garbage_collection
+from foregrad.process.garbage_collection import no_garbage_collection
+from foregrad.torch_private.base import no_function_modes
+from foregrad.torch_private.global_state import global_hooks, replaced_kernels
 
 SHOWERS = Showers(
     {**VALUES, **CALLABLES, **CLASSES, **OPS}, {**OBJECTS, **TENSORS}, kind_of, frozenset({type, *WHOLE, *TENSORS})

@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from foregrad.core.spec import contiguous_stride, dtype_text, is_number
 from foregrad.keys.data import show_entry, show_object, slots_of
 from foregrad.keys.libraries import library_of_class
 from foregrad.keys.walk import Shower, Walk
-from foregrad.words.spec import contiguous_stride, dtype_text, is_number
 
 
 def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:

@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.signature import Input, Output, Signature, identifier
+from foregrad.core.size import VARYING, Formula, Size
+from foregrad.core.spec import NumberSpec, Spec, TokenSpec
 from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
@@ -26,10 +29,7 @@ from foregrad.record.results import Base, Results, joined_storages, written_stor
 from foregrad.record.saved import DeadEnd, Survey
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
-from foregrad.substrate import lazy_graph_module
-from foregrad.words.signature import Input, Output, Signature, identifier
-from foregrad.words.size import VARYING, Formula, Size
-from foregrad.words.spec import NumberSpec, Spec, TokenSpec
+from foregrad.torch_private.base import lazy_graph_module
 
 aten = torch.ops.aten
 _LONGEST_NAME = 60

@@ -20,12 +20,12 @@ from typing import Any
 
 from torch import fx
 
+from foregrad.core.signature import Input, Output, Signature
+from foregrad.core.spec import TokenSpec
+from foregrad.core.tokens import TOKEN_ROLES, after
 from foregrad.program.clean import op_of
 from foregrad.record.impure import draws, effect_of
-from foregrad.substrate import lazy_graph_module
-from foregrad.words.signature import Input, Output, Signature
-from foregrad.words.spec import TokenSpec
-from foregrad.words.tokens import TOKEN_ROLES, after
+from foregrad.torch_private.base import lazy_graph_module
 
 _BACKWARD = " in backward"
 

@@ -12,7 +12,7 @@ from torch import fx
 from foregrad.functionalize.variants import Pure
 from foregrad.record.ghosts import kind_of
 from foregrad.record.impure import draws, effect_of
-from foregrad.substrate import OpOverload
+from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten
 

@@ -20,7 +20,7 @@ from foregrad.functionalize.effects import Copy, GoOn
 from foregrad.program.clean import is_view
 from foregrad.program.program import Program
 from foregrad.record.inputs import Lifted
-from foregrad.substrate import lazy_graph_module
+from foregrad.torch_private.base import lazy_graph_module
 
 aten = torch.ops.aten
 

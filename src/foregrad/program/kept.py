@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.errors import BackwardError, ProgramError
+from foregrad.core.errors import BackwardError, ProgramError
+from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.program.marks import copied
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
-from foregrad.words.spec import Spec, contiguous_stride
 
 _LAYOUT = "layout"
 

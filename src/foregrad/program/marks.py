@@ -14,11 +14,11 @@ import torch
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from foregrad.errors import ProgramError
+from foregrad.core.errors import ProgramError
 from foregrad.functionalize.replay import rng_state
 from foregrad.program.clean import has_effect, is_draw, is_view, maker_of, memory_of
 from foregrad.record.trace import Origin
-from foregrad.substrate import lazy_graph_module
+from foregrad.torch_private.base import lazy_graph_module
 
 MARK = "recompute"
 _WORDS = {

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import fx
 
+from foregrad.core.spec import Spec
 from foregrad.program.chains import PHILOX, chains_of
 from foregrad.program.clean import op_of
-from foregrad.words.spec import Spec
 
 aten = torch.ops.aten
 

@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.signature import Input, Output, Signature
+from foregrad.core.spec import Spec, dtype_text
 from foregrad.functionalize.replay import Replay
 from foregrad.functionalize.variants import Pure
 from foregrad.program.marks import mark_text
 from foregrad.record.trace import Origin
-from foregrad.substrate import OpOverload
-from foregrad.words.signature import Input, Output, Signature
-from foregrad.words.spec import Spec, dtype_text
+from foregrad.torch_private.base import OpOverload
 
 _COLUMN = 56
 _PHASES = ("forward", "backward", "backward of the backward")

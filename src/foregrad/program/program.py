@@ -10,7 +10,9 @@ from typing import Any
 from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
-from foregrad.errors import GuardError
+from foregrad.core.errors import GuardError
+from foregrad.core.signature import Signature
+from foregrad.core.size import Formula, Size
 from foregrad.functionalize.effects import Effects
 from foregrad.program.chains import Ends, link, unlinked
 from foregrad.program.checks import Checks
@@ -24,9 +26,7 @@ from foregrad.record.inputs import Lifted
 from foregrad.record.numbers import Expression
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer
-from foregrad.substrate import TreeSpec
-from foregrad.words.signature import Signature
-from foregrad.words.size import Formula, Size
+from foregrad.torch_private.base import TreeSpec
 
 
 @dataclass(frozen=True, eq=False)

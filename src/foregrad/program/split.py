@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import fx
 
+from foregrad.core.signature import Signature
+from foregrad.core.spec import Spec
 from foregrad.functionalize.replay import Replay, state_before
 from foregrad.program.clean import clean, is_draw, is_view, memory_of
 from foregrad.program.marks import copied, has_marks, is_recomputed
-from foregrad.substrate import lazy_graph_module
-from foregrad.words.signature import Signature
-from foregrad.words.spec import Spec
+from foregrad.torch_private.base import lazy_graph_module
 
 
 @dataclass(frozen=True)

@@ -9,16 +9,16 @@ from typing import Any
 
 from torch import fx
 
-from foregrad.errors import ProgramError
+from foregrad.core.errors import ProgramError
+from foregrad.core.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
+from foregrad.core.tokens import after
 from foregrad.functionalize.replay import Replay, rng_state
 from foregrad.functionalize.variants import Pure
 from foregrad.program.chains import broken_links
 from foregrad.program.clean import is_view
 from foregrad.program.marks import broken_marks
 from foregrad.record.ghosts import HIDDEN_WRITES
-from foregrad.substrate import OpOverload
-from foregrad.words.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
-from foregrad.words.tokens import after
+from foregrad.torch_private.base import OpOverload
 
 
 @dataclass(frozen=True)

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
+from foregrad.core.wrapper_autograd import Whole
+from foregrad.core.wrapper_subclass import Form, Recipe
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.wrapped import Outer
 from foregrad.record.wrapped_results import Look, Made, OuterRef
-from foregrad.words.wrapped import Form, Recipe
-from foregrad.words.wrapping import Whole
 
 
 @dataclass(frozen=True)

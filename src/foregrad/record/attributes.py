@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
+from foregrad.process.garbage_collection import is_young
 from foregrad.record.declared import Slot, Store
 from foregrad.record.numbers import expression_of
 from foregrad.record.recording import Recording
-from foregrad.words.garbage import is_young
 
 #: Values without contents that could change.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.chance import Watched
 from foregrad.record.contents import put_back
 from foregrad.record.executed import Executed

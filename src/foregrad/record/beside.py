@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.frames import telling_frame
 from foregrad.record.items import item_of
 from foregrad.record.numbers import expression_of

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import adds_to_grad_of, leads_to
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.wrapped import Outer
-from foregrad.words.history import adds_to_grad_of, leads_to
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from foregrad.record.devices import META
-from foregrad.substrate import FakeTensor, fake_mode_is_on, give_memory, take_memory, tensor_without_memory
+from foregrad.torch_private.base import FakeTensor, fake_mode_is_on, give_memory, take_memory, tensor_without_memory
 
 
 def new_ghost(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

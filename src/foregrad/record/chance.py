@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.process.garbage_collection import is_young
 from foregrad.record.anew import Anew, put_state
 from foregrad.record.contents import put_back
 from foregrad.record.executed import Executed, is_torchs
 from foregrad.record.outside import Outside
-from foregrad.words.garbage import is_young
 
 
 class Watched:

@@ -13,13 +13,13 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.spec import is_number
 from foregrad.record.mirror import Mirror
 from foregrad.record.numbers import Expression, Numbers, expression_of
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Storage
-from foregrad.substrate import FakeTensor
-from foregrad.words.spec import is_number
+from foregrad.torch_private.base import FakeTensor
 
 _NOTHING: Any = object()
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
-from foregrad.substrate import default_device_of
+from foregrad.core.errors import CaptureError
+from foregrad.torch_private.base import default_device_of
 
 Tensor = torch.Tensor
 CPU, META = torch.device("cpu"), torch.device("meta")

@@ -17,11 +17,11 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.process.forks import lock
 from foregrad.record.generators import identity
 from foregrad.record.session import GENERATOR
-from foregrad.substrate import no_dispatch_modes
-from foregrad.words.forks import lock
+from foregrad.torch_private.base import no_dispatch_modes
 
 _DEFAULT = "the random number generator"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foregrad.words.spec import Spec
+from foregrad.core.spec import Spec
 
 
 class Entered:

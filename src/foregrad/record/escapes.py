@@ -18,9 +18,9 @@ from typing import Any
 import torch
 from torch.autograd.graph import Node
 
+from foregrad.core.real_class import attributes_in, is_a
 from foregrad.record.executed import is_library_file
 from foregrad.record.recording import Recording
-from foregrad.words.kinds import attributes_in, is_a
 
 #: References to a ghost while it is counted: the list of all ghosts, a variable, an argument.
 _WHILE_COUNTED = 3

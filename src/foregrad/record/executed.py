@@ -16,8 +16,9 @@ from typing import Any, Protocol
 
 import torch
 
+from foregrad.process.package import FOLDER
+from foregrad.process.process_variables import OF_THIS_PROCESS
 from foregrad.record.names import Import, Names, names_in
-from foregrad.words.process_variables import OF_THIS_PROCESS
 
 Profile = Callable[[FrameType, str, Any], Any]
 
@@ -215,8 +216,7 @@ def _folder(path: str) -> str:
     return os.path.join(path, "")
 
 
-_OURS = _folder(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_USERS = (_OURS + "demo.py",)
+_USERS = (FOLDER + "demo.py",)
 _TORCH = _folder(os.path.dirname(torch.__file__))
 _LIBRARIES = tuple(
     {
@@ -247,7 +247,7 @@ _MACHINERY = (
 def is_ours(code: CodeType) -> bool:
     """Whether code is that of foregrad, or of what it runs on."""
     file = code.co_filename
-    return file.startswith(("<foregrad ", _OURS, *_MACHINERY)) and file not in _USERS
+    return file.startswith(("<foregrad ", FOLDER, *_MACHINERY)) and file not in _USERS
 
 
 def _is_housekeeping(frame: FrameType) -> bool:
@@ -287,7 +287,7 @@ def is_for_us(frame: FrameType) -> bool:
     if module.startswith(("foregrad.", "namedtuple_")):  # such as what `dataclass` has written; code of a tuple
         return frame.f_code.co_filename not in _USERS
     caller = frame if is_library(frame.f_code) else None
-    while caller is not None and is_library(caller.f_code) and not caller.f_code.co_filename.startswith(_OURS):
+    while caller is not None and is_library(caller.f_code) and not caller.f_code.co_filename.startswith(FOLDER):
         if caller.f_code.co_filename.startswith(_OF_SYMBOLS) or _is_import_of_torchs(caller.f_code):
             return True
         caller = caller.f_back
@@ -309,14 +309,14 @@ _CALLS_ON = ("CalledModules._call",)
 
 #: Where foregrad calls what the user has called.
 _ON_BEHALF = tuple(
-    _OURS + name
+    FOLDER + name
     for name in (
         "record/recording.py",
         "record/intercept.py",
         "record/wrapped_ops.py",
         "record/session.py",
-        "substrate_engine.py",
-        "substrate_start.py",
+        "torch_private/autograd_engine.py",
+        "torch_private/startup.py",
         "compile.py",
         "modules.py",
     )

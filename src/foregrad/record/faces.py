@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
+from foregrad.core.size import Formula, Size, frozen
 from foregrad.record.numbers import INFIX, Float
 from foregrad.record.symbols import Symbolic
-from foregrad.words.size import Formula, Size, frozen
 
 #: Numbers of torch's that stand for others.
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 
 
 @dataclass

@@ -35,7 +35,7 @@ from foregrad.record.outcomes import (
     like,
     with_own_strides,
 )
-from foregrad.substrate import (
+from foregrad.torch_private.base import (
     FUSED_OPTIMIZERS,
     DataDependentOutputException,
     DynamicOutputShapeException,

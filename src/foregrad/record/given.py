@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.items import item_of
 from foregrad.record.numbers import expression_of
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import grad_of
 from foregrad.record.beyond import Beyond
 from foregrad.record.hooks import InputHooks
 from foregrad.record.inputs import Inputs, Lifted
@@ -22,8 +23,7 @@ from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
-from foregrad.substrate import FakeTensor, no_dispatch_modes, no_function_modes
-from foregrad.words.history import grad_of
+from foregrad.torch_private.base import FakeTensor, no_dispatch_modes, no_function_modes
 
 Input = Lifted | Outer
 

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.tensor_hooks import THEN, hooks_of
 from foregrad.record.beyond import Beyond
 from foregrad.record.inputs import Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.wrapped import Outer
-from foregrad.substrate import no_function_modes
-from foregrad.words.attached_hooks import THEN, hooks_of
+from foregrad.torch_private.base import no_function_modes
 
 Hook = Callable[..., Any]
 

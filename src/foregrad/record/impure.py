@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate import OpOverload, is_marked_effectful, registered_effect
+from foregrad.torch_private.base import OpOverload, is_marked_effectful, registered_effect
 
 ORDERED = "ordered"  # effects of this process
 COLLECTIVE = "collective"  # messages, which other processes wait for

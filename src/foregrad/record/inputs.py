@@ -15,7 +15,12 @@ from typing import Any
 import torch
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 
-from foregrad.errors import CaptureError
+from foregrad.core.attach_history import Attached
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import attributes_of, base_of, gets_no_gradient, hidden_bases, leads_nowhere, shares_version
+from foregrad.core.shared_memory import groups_in_bases, overlap
+from foregrad.core.spec import Spec
+from foregrad.core.wrapper_subclass import Recipe, is_wrapper, named_parts, parts
 from foregrad.record.blank import ghost_over, ghost_storage, new_ghost
 from foregrad.record.entered import Entered
 from foregrad.record.origins import where
@@ -24,14 +29,9 @@ from foregrad.record.sizes import fakes
 from foregrad.record.sparse import Held
 from foregrad.record.trace import Alias
 from foregrad.record.wrapped import Outer, make_outer
-from foregrad.substrate import FakeTensor, no_dispatch_modes, version_of
-from foregrad.substrate_batch import no_transforms
-from foregrad.substrate_engine import apply_of
-from foregrad.words.attached import Attached
-from foregrad.words.history import attributes_of, base_of, gets_no_gradient, hidden_bases, leads_nowhere, shares_version
-from foregrad.words.memory import groups_in_bases, overlap
-from foregrad.words.spec import Spec
-from foregrad.words.wrapped import Recipe, is_wrapper, named_parts, parts
+from foregrad.torch_private.autograd_engine import apply_of
+from foregrad.torch_private.base import FakeTensor, no_dispatch_modes, version_of
+from foregrad.torch_private.transforms import no_transforms
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import gets_no_gradient, is_leaf
+from foregrad.core.wrapper_subclass import is_wrapper, parts
 from foregrad.record.clocks import Moment
 from foregrad.record.devices import ASKS
 from foregrad.record.faces import SHAPES, faced
@@ -33,10 +35,14 @@ from foregrad.record.replaced import originals
 from foregrad.record.sequences import has_tensors, tensor_of
 from foregrad.record.sparse import embedding
 from foregrad.record.trace import Origin
-from foregrad.substrate import BASE, FUSED_OPTIMIZERS, is_functorch_wrapped_tensor, no_dispatch_modes, no_function_modes
-from foregrad.substrate_engine import with_engine
-from foregrad.words.history import gets_no_gradient, is_leaf
-from foregrad.words.wrapped import is_wrapper, parts
+from foregrad.torch_private.autograd_engine import with_engine
+from foregrad.torch_private.base import (
+    BASE,
+    FUSED_OPTIMIZERS,
+    is_functorch_wrapped_tensor,
+    no_dispatch_modes,
+    no_function_modes,
+)
 
 Tensor = torch.Tensor
 

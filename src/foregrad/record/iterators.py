@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from foregrad.words.quiet import no_warnings
+from foregrad.process.no_warnings import no_warnings
 
 PLAIN = (bool, int, float, complex, str, bytes, type(None), torch.dtype, torch.device, torch.Size)
 

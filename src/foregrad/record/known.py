@@ -7,14 +7,14 @@ from typing import Any
 
 import torch
 
+from foregrad.core.size import Size
 from foregrad.record.devices import Device
 from foregrad.record.impure import effect_of, is_random
 from foregrad.record.items import ItemOf
 from foregrad.record.numbers import Expression
 from foregrad.record.outcomes import Made, Outcome, outcome_with
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
-from foregrad.substrate import OpOverload, no_dispatch_modes
-from foregrad.words.size import Size
+from foregrad.torch_private.base import OpOverload, no_dispatch_modes
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foregrad.words.wrapped import is_wrapper, parts
+from foregrad.core.wrapper_subclass import is_wrapper, parts
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import torch
 
+from foregrad.core.spec import is_number
 from foregrad.record.numbers import Expression, Float, Int, Numbers
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
-from foregrad.words.spec import is_number
 
 aten = torch.ops.aten
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
-from foregrad.substrate_native import is_native_object
+from foregrad.core.errors import CaptureError
+from foregrad.torch_private.native_code import is_native_object
 
 #: Objects of C++ by their classes: what a module that holds one does, and what to do in place of capturing it.
 _KNOWN = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.origins import where
 from foregrad.record.session import MATH
 from foregrad.record.symbols import Symbolic

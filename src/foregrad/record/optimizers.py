@@ -10,9 +10,9 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.process.garbage_collection import all_grown_up, is_young
 from foregrad.record.origins import where
-from foregrad.words.garbage import all_grown_up, is_young
 
 
 @contextmanager

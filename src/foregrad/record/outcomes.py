@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
+from foregrad.core.default_generator import generator_as_it_was
+from foregrad.core.spec import contiguous_stride
 from foregrad.record.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
-from foregrad.substrate import (
+from foregrad.torch_private.base import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     OpOverload,
     neg_view,
     tree_leaves,
 )
-from foregrad.words.spec import contiguous_stride
-from foregrad.words.turns import generator_as_it_was
 
 aten = torch.ops.aten
 

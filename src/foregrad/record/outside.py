@@ -28,6 +28,7 @@ from typing import Any
 
 import torch
 
+from foregrad.process.garbage_collection import is_young
 from foregrad.record.beside import Change, text_of
 from foregrad.record.contents import (
     ABSENT,
@@ -46,7 +47,6 @@ from foregrad.record.executed import is_library, is_library_file
 from foregrad.record.frames import is_installed, is_users
 from foregrad.record.iterators import PLAIN
 from foregrad.record.trace import Origin
-from foregrad.words.garbage import is_young
 
 _DEPTH = 16  # as many steps from a name
 _MOST_ITEMS = 1_000

@@ -15,13 +15,13 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.tensor_properties import answer_of, same_answer
 from foregrad.record.anew import words
 from foregrad.record.frames import is_users
 from foregrad.record.inputs import Inputs, Lifted
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.words.answers import answer_of, same_answer
 
 #: What follows from that which every call checks of a tensor.
 _FOLLOWS = words(

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.wrapper_subclass import is_wrapper_type
 from foregrad.record.blank import memory_of, new_ghost
 from foregrad.record.bumps import Bumps
 from foregrad.record.draws import Draws
@@ -36,7 +37,7 @@ from foregrad.record.tensors import Tensors
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, recall
 from foregrad.record.values import Values
 from foregrad.record.wrapped_ops import op_on_wrapper, waited
-from foregrad.substrate import (
+from foregrad.torch_private.base import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     OpOverload,
@@ -52,7 +53,6 @@ from foregrad.substrate import (
     tree_map_only,
     version_of,
 )
-from foregrad.words.wrapped import is_wrapper_type
 
 aten = torch.ops.aten
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}

@@ -15,7 +15,12 @@ from typing import Any
 import torch
 from torch.utils.checkpoint import CheckpointError
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.size import thawed
+from foregrad.core.spec import Spec, contiguous_stride
+from foregrad.core.wrapper_autograd import Whole
+from foregrad.core.wrapper_subclass import is_wrapper
+from foregrad.process.garbage_collection import is_young
 from foregrad.record.anew import File
 from foregrad.record.backwards import Backwards
 from foregrad.record.blank import new_ghost
@@ -34,7 +39,8 @@ from foregrad.record.session import CHECKPOINT, NO_ANOMALIES, NO_TORCH_COMPILE
 from foregrad.record.sizes import Sizes, fakes
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.record.wrapped_results import Made, WrappedResults
-from foregrad.substrate import (
+from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
+from foregrad.torch_private.base import (
     NO_MEMORY,
     TreeSpec,
     autocast_disabled,
@@ -44,13 +50,7 @@ from foregrad.substrate import (
     no_saved_tensor_hooks,
     tree_flatten,
 )
-from foregrad.substrate_engine import accumulate, functions_take, run_engine
-from foregrad.substrate_tree import open_dataclasses, tree_flatten_with_path
-from foregrad.words.garbage import is_young
-from foregrad.words.size import thawed
-from foregrad.words.spec import Spec, contiguous_stride
-from foregrad.words.wrapped import is_wrapper
-from foregrad.words.wrapping import Whole
+from foregrad.torch_private.pytree import open_dataclasses, tree_flatten_with_path
 
 _PLAIN_OUTPUTS = (
     int,

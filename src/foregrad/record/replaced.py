@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.anew import words
-from foregrad.substrate_native import replaced_methods
+from foregrad.torch_private.native_code import replaced_methods
 
 #: Methods that captures call on tensors by themselves, and those that torch calls in the shape functions of ops.
 _USED_HERE = words(

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import history_of
 from foregrad.record.inputs import Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias, Op, Storage
-from foregrad.substrate import BackwardCFunction, version_of
-from foregrad.words.history import history_of
+from foregrad.torch_private.base import BackwardCFunction, version_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.ghosts import kind_of
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
-from foregrad.substrate import SavedByNode, saved_by
+from foregrad.torch_private.base import SavedByNode, saved_by
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError, CreatesState
+from foregrad.core.errors import CaptureError, CreatesState
+from foregrad.core.spec import is_number
 from foregrad.record.numbers import expression_of
 from foregrad.record.session import SCALED
-from foregrad.words.spec import is_number
 
 
 @contextmanager

@@ -21,10 +21,10 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate import CHECKPOINT_OF_SAVED, MODULE_CALL, SCALED_STEP
-from foregrad.substrate_engine import FUNCTION_CALLS
-from foregrad.substrate_native import dynamo_frames
-from foregrad.words.held import Held
+from foregrad.process.temporary import Held
+from foregrad.torch_private.autograd_engine import FUNCTION_CALLS
+from foregrad.torch_private.base import CHECKPOINT_OF_SAVED, MODULE_CALL, SCALED_STEP
+from foregrad.torch_private.native_code import dynamo_frames
 
 #: What a replacement does: given the original, and the arguments of the call.
 Act = Callable[..., Any]

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.trace import Alias
 
 SETS = {getattr(torch.ops.aten.set_, overload) for overload in torch.ops.aten.set_.overloads()}

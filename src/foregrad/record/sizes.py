@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.size import Formula, Shape, frozen, frozen_all
 from foregrad.record.faces import Formulas, formula_of
-from foregrad.substrate import quiet_torch
-from foregrad.words.size import Formula, Shape, frozen, frozen_all
+from foregrad.torch_private.base import quiet_torch
 
 #: Which dimensions vary, by the name of the argument.
 Dimensions = dict[str, tuple[int, ...]]
@@ -50,7 +50,7 @@ class Sizes:
     """The symbols of one recording."""
 
     def __init__(self, wanted: Dimensions) -> None:
-        from foregrad.substrate_shapes import Shapes
+        from foregrad.torch_private.symbolic_shapes import Shapes
 
         self._wanted = wanted
         self._found: list[str | Assumed] = []  # conditions of our own, and for each of torch's its line

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.ghosts import kind_of
 from foregrad.record.origins import where
 from foregrad.record.outcomes import zeros_like
-from foregrad.substrate import OpOverload, no_dispatch_modes, no_function_modes, version_of
-from foregrad.substrate_native import NO_TORCH_FUNCTION, tensor_of_class
+from foregrad.torch_private.base import OpOverload, no_dispatch_modes, no_function_modes, version_of
+from foregrad.torch_private.native_code import NO_TORCH_FUNCTION, tensor_of_class
 
 aten = torch.ops.aten
 

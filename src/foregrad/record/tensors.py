@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.history import is_flagged
+from foregrad.core.size import frozen
+from foregrad.core.wrapper_subclass import is_wrapper, parts
 from foregrad.record.devices import Device
 from foregrad.record.ghosts import GhostTable
 from foregrad.record.origins import where
 from foregrad.record.sizes import Sizes
 from foregrad.record.trace import Alias, Op, Storage, geometry_of
-from foregrad.substrate import give_memory, no_dispatch_modes, take_memory, version_of
-from foregrad.words.history import is_flagged
-from foregrad.words.size import frozen
-from foregrad.words.wrapped import is_wrapper, parts
+from foregrad.torch_private.base import give_memory, no_dispatch_modes, take_memory, version_of
 
 _tables = threading.local()
 

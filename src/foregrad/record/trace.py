@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate import OpOverload
-from foregrad.words.size import frozen, frozen_all, frozen_shape
-from foregrad.words.spec import Spec
+from foregrad.core.size import frozen, frozen_all, frozen_shape
+from foregrad.core.spec import Spec
+from foregrad.torch_private.base import OpOverload
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 

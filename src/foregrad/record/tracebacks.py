@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from types import TracebackType
 
-from foregrad.errors import ForegradError
+from foregrad.core.errors import ForegradError
 from foregrad.record.frames import is_installed, is_ours, is_users, steps_of
 
 #: FOREGRAD_TRACEBACK=full leaves errors as they are raised.

@@ -10,14 +10,14 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
 from foregrad.record.faces import formula_of
 from foregrad.record.items import item_of
 from foregrad.record.known import known_value
 from foregrad.record.mirror import Mirror
 from foregrad.record.numbers import Expression, Float, Int, expression_of
 from foregrad.record.origins import where
-from foregrad.substrate import OpOverload, no_dispatch_modes
+from foregrad.torch_private.base import OpOverload, no_dispatch_modes
 
 aten = torch.ops.aten
 

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 import torch
 from torch.autograd.graph import GradientEdge
 
+from foregrad.core.attach_history import Attached
+from foregrad.core.spec import Spec
+from foregrad.core.wrapper_subclass import Recipe, named_parts
 from foregrad.record.entered import Entered
 from foregrad.record.trace import Alias
-from foregrad.substrate import no_function_modes, version_of
-from foregrad.words.attached import Attached
-from foregrad.words.spec import Spec
-from foregrad.words.wrapped import Recipe, named_parts
+from foregrad.torch_private.base import no_function_modes, version_of
 
 
 class Part(Protocol):

@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.wrapper_subclass import is_wrapper
 from foregrad.record.ghosts import kind_of
 from foregrad.record.origins import where
-from foregrad.substrate import OpOverload, no_function_modes, tree_leaves, tree_map_only
-from foregrad.words.wrapped import is_wrapper
+from foregrad.torch_private.base import OpOverload, no_function_modes, tree_leaves, tree_map_only
 
 Swap = Callable[[torch.Tensor], torch.Tensor]
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import CaptureError
+from foregrad.core.errors import CaptureError
+from foregrad.core.spec import Spec
+from foregrad.core.wrapper_autograd import Unwrapped, Whole
+from foregrad.core.wrapper_subclass import Form, Recipe, is_wrapper, named_parts, parts
 from foregrad.record.inputs import Inputs
 from foregrad.record.looks import Call, Looks
 from foregrad.record.recorder import Recorder
 from foregrad.record.sparse import Sparse
 from foregrad.record.wrapped import Outer
-from foregrad.substrate import no_saved_tensor_hooks, tree_flatten, tree_map_only, version_of
-from foregrad.words.spec import Spec
-from foregrad.words.wrapped import Form, Recipe, is_wrapper, named_parts, parts
-from foregrad.words.wrapping import Unwrapped, Whole
+from foregrad.torch_private.base import no_saved_tensor_hooks, tree_flatten, tree_map_only, version_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.spec import Spec
 from foregrad.program.clean import is_view
-from foregrad.words.spec import Spec
 
 
 @dataclass(frozen=True, eq=False)

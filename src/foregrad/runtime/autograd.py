@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate_engine import apply_of
-from foregrad.substrate_native import hide_from_dynamo
+from foregrad.torch_private.autograd_engine import apply_of
+from foregrad.torch_private.native_code import hide_from_dynamo
 
 
 @dataclass(frozen=True, eq=False)

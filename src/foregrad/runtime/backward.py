@@ -9,13 +9,13 @@ from typing import Any
 import torch
 
 from foregrad.backends.guarded import Guarded
-from foregrad.errors import BackwardError
+from foregrad.core.errors import BackwardError
+from foregrad.core.spec import restrided
+from foregrad.core.wrapper_autograd import Whole, whole
+from foregrad.core.wrapper_subclass import coerced, is_wrapper
 from foregrad.runtime.formulas import Dims
-from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
-from foregrad.substrate_batch import batch_of, is_transformed
-from foregrad.words.spec import restrided
-from foregrad.words.wrapped import coerced, is_wrapper
-from foregrad.words.wrapping import Whole, whole
+from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
+from foregrad.torch_private.transforms import batch_of, is_transformed
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,9 @@ import torch
 from torch import fx
 
 from foregrad.backends.guarded import Guarded
+from foregrad.core.size import VARYING, Formula, Size
+from foregrad.core.source import Source
+from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, Replay, siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
@@ -34,20 +37,17 @@ from foregrad.runtime.formulas import dims_of
 from foregrad.runtime.halves import CompiledStage
 from foregrad.runtime.rare import RareBackward
 from foregrad.runtime.result import result_text
-from foregrad.runtime.source import Source
 from foregrad.runtime.state import emit_stores, literal
 from foregrad.runtime.tangents import Asked
 from foregrad.runtime.unusual import unusual
 from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
-from foregrad.substrate import (
+from foregrad.torch_private.base import (
     BELOW_AUTOGRAD,
     autocast_disabled,
     exclude_keys,
     set_version,
     version_of,
 )
-from foregrad.words.size import VARYING, Formula, Size
-from foregrad.words.wrapping import whole
 
 _FEW_OPS = 6
 

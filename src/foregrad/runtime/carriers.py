@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import torch
 
+from foregrad.core.size import sizes_in
+from foregrad.core.source import Source
 from foregrad.record.inputs import Lifted
 from foregrad.record.wrapped import Outer, Part
-from foregrad.runtime.source import Source
-from foregrad.words.size import sizes_in
 
 
 def carrier(source: Source, given: Lifted | Outer) -> str:

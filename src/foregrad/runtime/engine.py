@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from foregrad.errors import BackwardError
+from foregrad.core.errors import BackwardError
 from foregrad.program.build import Stage
 from foregrad.record.recording import Backward, Layouts
 from foregrad.record.saved import Survey, survey

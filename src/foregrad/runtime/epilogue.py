@@ -8,6 +8,10 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge, increment_version
 
+from foregrad.core.attach_history import Attached
+from foregrad.core.history import history_of
+from foregrad.core.size import VARYING, sizes_in
+from foregrad.core.source import Source
 from foregrad.functionalize.effects import (
     Attach,
     Bump,
@@ -24,11 +28,7 @@ from foregrad.functionalize.effects import (
 )
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
-from foregrad.runtime.source import Source
-from foregrad.substrate import set_version, set_versions, version_of
-from foregrad.words.attached import Attached
-from foregrad.words.history import history_of
-from foregrad.words.size import VARYING, sizes_in
+from foregrad.torch_private.base import set_version, set_versions, version_of
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from foregrad.backends.guarded import Guarded
-from foregrad.errors import CannotKeep, FallbackWarning
+from foregrad.core.errors import CannotKeep, FallbackWarning
 from foregrad.record.frames import user_frame
 from foregrad.record.trace import Origin
 from foregrad.regions.fallbacks import FAILED, KERNEL, SECOND, Fallback

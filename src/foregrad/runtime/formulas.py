@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from foregrad.runtime.source import Source
+from foregrad.core.source import Source
 
 if TYPE_CHECKING:
     from foregrad.record.sizes import Sizes

@@ -13,6 +13,17 @@ from typing import Any
 
 import torch
 
+from foregrad.core.history import (
+    attributes_of,
+    gets_no_gradient,
+    grad_of,
+    keeps_gradient,
+    leads_nowhere,
+    shares_version,
+)
+from foregrad.core.shared_memory import address
+from foregrad.core.source import Source
+from foregrad.core.tensor_properties import answers_otherwise
 from foregrad.record.inputs import Lifted
 from foregrad.record.sparse import Held
 from foregrad.record.wrapped import Outer
@@ -24,20 +35,9 @@ from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern, in_one_place
 from foregrad.runtime.reasons import check, one_line
 from foregrad.runtime.same import SameState, SameTensors, attention_kernels, free_dims, other_hooks, same_tensors
-from foregrad.runtime.source import Source
 from foregrad.runtime.state import StateReader
 from foregrad.runtime.wrapped import SameWrapper
-from foregrad.substrate import tree_flatten
-from foregrad.words.answers import answers_otherwise
-from foregrad.words.history import (
-    attributes_of,
-    gets_no_gradient,
-    grad_of,
-    keeps_gradient,
-    leads_nowhere,
-    shares_version,
-)
-from foregrad.words.memory import address
+from foregrad.torch_private.base import tree_flatten
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 

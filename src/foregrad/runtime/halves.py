@@ -18,7 +18,9 @@ from foregrad.backends.backend import Runner, start
 from foregrad.backends.choose import can_write
 from foregrad.backends.compilers import compiles
 from foregrad.backends.guarded import Guarded
-from foregrad.errors import BackwardError
+from foregrad.core.errors import BackwardError
+from foregrad.core.size import frozen_all
+from foregrad.process.forks import lock, undivided
 from foregrad.program.build import Stage, build
 from foregrad.program.donate import donate
 from foregrad.program.kept import fitted
@@ -35,8 +37,6 @@ from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.tangents import Asked, Tangents
 from foregrad.runtime.way import Claim, Way, claim_nothing
-from foregrad.words.forks import lock, undivided
-from foregrad.words.size import frozen_all
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from foregrad.core.spec import restrided
+from foregrad.core.wrapper_autograd import whole
 from foregrad.runtime.backward import Unpacked, each_example, runner_for
 from foregrad.runtime.formulas import Dims
-from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
-from foregrad.substrate_engine import apply_of
-from foregrad.words.spec import restrided
-from foregrad.words.wrapping import whole
+from foregrad.torch_private.autograd_engine import apply_of
+from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
 
 if TYPE_CHECKING:
     from foregrad.runtime.halves import CompiledStage

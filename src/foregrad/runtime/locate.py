@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from foregrad.runtime.source import Source
+from foregrad.core.source import Source
 
 #: How names of what holds tensors and variables begin, in generated functions.
 OWNER = "owner"

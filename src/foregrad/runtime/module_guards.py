@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
+from foregrad.core.source import Source
 from foregrad.runtime.reasons import check
-from foregrad.runtime.source import Source
 
 #: What a module runs beside its forward.
 _HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")

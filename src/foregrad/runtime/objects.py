@@ -25,7 +25,7 @@ import numpy
 import torch
 
 from foregrad.record.executed import is_library_file
-from foregrad.substrate_keys import HigherOrderOperator, OpOverload, OpOverloadPacket
+from foregrad.torch_private.global_state import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 #: Values: what they are is all that there is to them.
 VALUES = (

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.words.memory import address, overlapping_groups
-from foregrad.words.spec import Spec
+from foregrad.core.shared_memory import address, overlapping_groups
+from foregrad.core.spec import Spec
 
 if TYPE_CHECKING:
     from foregrad.record.inputs import Lifted

@@ -11,11 +11,11 @@ import operator
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from foregrad.core.generated import load_source
+from foregrad.process.dict_versions import Version, has_versions, version_of
+from foregrad.process.forks import lock
 from foregrad.runtime.nodes import ArrayNode, Attributes, Entries, Fields, Holder
 from foregrad.runtime.objects import field_text, holds_nothing
-from foregrad.words.dict_versions import Version, has_versions, version_of
-from foregrad.words.forks import lock
-from foregrad.words.generated import load_source
 
 #: As many are compared one by one; more of a kind are compared together.
 _FEW = 8

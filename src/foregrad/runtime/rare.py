@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.errors import BackwardError
+from foregrad.core.errors import BackwardError
 from foregrad.runtime.backward import CompiledBackward, Unpacked, plain, run_compiled
 from foregrad.runtime.dead_ends import arrived
 from foregrad.runtime.formulas import Dims

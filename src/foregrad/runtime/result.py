@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from foregrad.core.source import Source
 from foregrad.program.program import Calling
-from foregrad.runtime.source import Source
 from foregrad.runtime.state import literal
-from foregrad.substrate import TreeSpec, tree_unflatten
+from foregrad.torch_private.base import TreeSpec, tree_unflatten
 
 
 def result_text(source: Source, calling: Calling) -> str:

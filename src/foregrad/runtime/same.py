@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from foregrad.runtime.source import Source
-from foregrad.substrate import TensorGuards, global_state, global_state_guard, has_hooks
-from foregrad.words.attached_hooks import has_other_hooks
-from foregrad.words.size import Size
-from foregrad.words.spec import Spec
+from foregrad.core.size import Size
+from foregrad.core.source import Source
+from foregrad.core.spec import Spec
+from foregrad.core.tensor_hooks import has_other_hooks
+from foregrad.torch_private.base import TensorGuards, global_state, global_state_guard, has_hooks
 
 Check = Callable[..., bool]
 

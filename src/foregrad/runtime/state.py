@@ -13,6 +13,9 @@ from typing import Any
 
 import torch
 
+from foregrad.core.size import VARYING, Shape
+from foregrad.core.source import Source
+from foregrad.core.spec import is_number
 from foregrad.functionalize.effects import Ref
 from foregrad.record.declared import Container, Declared, Slot, Store
 from foregrad.record.inputs import Inputs
@@ -20,9 +23,6 @@ from foregrad.record.items import ItemOf
 from foregrad.record.numbers import INFIX, Expression, Told
 from foregrad.record.wrapped_results import OuterRef
 from foregrad.runtime.reasons import check
-from foregrad.runtime.source import Source
-from foregrad.words.size import VARYING, Shape
-from foregrad.words.spec import is_number
 
 
 class StateReader:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
-from foregrad.substrate_batch import is_transformed
-from foregrad.words.spec import Spec
+from foregrad.core.spec import Spec
+from foregrad.torch_private.transforms import is_transformed
 
 if TYPE_CHECKING:
     from foregrad.record.recording import Layouts

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import torch
 
+from foregrad.core.source import Source
+from foregrad.core.spec import Spec, is_lazy
 from foregrad.record.recording import usual_layouts
 from foregrad.runtime.same import SameTensors
-from foregrad.runtime.source import Source
-from foregrad.substrate_batch import is_transformed
-from foregrad.words.spec import Spec, is_lazy
+from foregrad.torch_private.transforms import is_transformed
 
 
 def unusual(source: Source, names: Sequence[str], sources: Sequence[torch.Tensor], *, has_sizes: bool) -> list[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import gc
 from typing import Any
 
+from foregrad.core.real_class import is_a
+from foregrad.process.process_variables import OF_THIS_PROCESS
 from foregrad.runtime.nodes import Attributes, Node, Same
 from foregrad.runtime.objects import is_closed, is_made_by_python
 from foregrad.runtime.walk import Part, Walk
-from foregrad.words.kinds import is_a
-from foregrad.words.process_variables import OF_THIS_PROCESS
 
 
 def make_class(walk: Walk, value: Any, name: str) -> Node | None:

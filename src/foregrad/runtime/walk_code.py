@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from foregrad.core.real_class import is_a
+from foregrad.process.dict_versions import has_versions
 from foregrad.record.executed import is_library
 from foregrad.runtime.cached_results import cached_results, tells_results
 from foregrad.runtime.nodes import (
@@ -31,8 +33,6 @@ from foregrad.runtime.objects import field, holds_nothing, is_closed, is_made_by
 from foregrad.runtime.walk import NO_BOUNDARY, Part, Walk
 from foregrad.runtime.walk_classes import class_node
 from foregrad.runtime.walk_data import attributes_of
-from foregrad.words.dict_versions import has_versions
-from foregrad.words.kinds import is_a
 
 
 def make_function(walk: Walk, value: Any, name: str) -> Node | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy
 
+from foregrad.core.real_class import attributes_in, is_a
 from foregrad.runtime.nodes import (
     ArrayNode,
     Attributes,
@@ -34,8 +35,7 @@ from foregrad.runtime.nodes import (
 from foregrad.runtime.objects import LOGGERS_OWN, field, has_own_getattr, hides_state, holds_nothing_of_users, slots_of
 from foregrad.runtime.walk import Part, Walk
 from foregrad.runtime.walk_classes import class_node
-from foregrad.substrate_keys import is_global_hooks
-from foregrad.words.kinds import attributes_in, is_a
+from foregrad.torch_private.global_state import is_global_hooks
 
 #: Arrays beyond as many bytes, and containers beyond as many items, are not compared at each call.
 _MOST_BYTES, _MOST_ITEMS = 1 << 20, 100_000

@@ -8,15 +8,15 @@ from typing import Any
 
 import torch
 
+from foregrad.core.source import Source
+from foregrad.core.wrapper_autograd import Rewritten, Wrapped
+from foregrad.core.wrapper_subclass import Recipe
 from foregrad.program.program import Calling
 from foregrad.program.wrapping import Wrap, Wrapping
 from foregrad.record.wrapped import Outer
 from foregrad.record.wrapped_results import Look, OuterRef
 from foregrad.runtime.epilogue import set_mode
-from foregrad.runtime.source import Source
-from foregrad.substrate import set_version, version_of
-from foregrad.words.wrapped import Recipe
-from foregrad.words.wrapping import Rewritten, Wrapped
+from foregrad.torch_private.base import set_version, version_of
 
 #: Tensors that wrap others, whose parts autograd has saved, and their versions then.
 Standing = list[tuple[torch.Tensor, int]]

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import unquote, urlsplit
 
-from foregrad.errors import CannotKeep
+from foregrad.core.errors import CannotKeep
+from foregrad.process.folders import cache_folder
+from foregrad.process.forks import lock
 from foregrad.store import given
 from foregrad.store.folder import Folder
 from foregrad.store.guarded import Guarded
 from foregrad.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.store.seal import PLAIN, Seal
-from foregrad.words.folders import cache_folder
-from foregrad.words.forks import lock
 
 if TYPE_CHECKING:
     from foregrad.entries.trust import Key

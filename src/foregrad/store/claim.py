@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from foregrad.process.forks import divided
 from foregrad.store.layer import Hit, Holder, Leases
-from foregrad.words.forks import divided
 
 log = logging.getLogger("foregrad")
 

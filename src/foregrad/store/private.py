@@ -7,7 +7,7 @@ import os
 import stat
 from pathlib import Path
 
-from foregrad.words.folders import why_exposed
+from foregrad.process.folders import why_exposed
 
 log = logging.getLogger("foregrad")
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foregrad.words.held import Held
+from foregrad.process.temporary import Held
 
 
 class _Filter(Held):

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch._C import _functorch as functorch
 
-from foregrad.substrate import is_functorch_wrapped_tensor
+from foregrad.torch_private.base import is_functorch_wrapped_tensor
 
 __all__ = ["Batch", "batch_of", "is_transformed", "no_transforms"]
 

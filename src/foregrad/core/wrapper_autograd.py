@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from foregrad.substrate import BELOW_AUTOGRAD, exclude_keys
-from foregrad.words.spec import restrided
-from foregrad.words.wrapped import Form, Recipe, parts, refused_gradient
+from foregrad.core.spec import restrided
+from foregrad.core.wrapper_subclass import Form, Recipe, parts, refused_gradient
+from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
 
 
 class Unwrapped(torch.autograd.Function):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from foregrad.substrate import FakeTensor
-from foregrad.words.spec import Spec
+from foregrad.core.spec import Spec
+from foregrad.torch_private.base import FakeTensor
 
 
 def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foregrad.words.generated import Generated, Recipe
-from foregrad.words.size import VARYING
+from foregrad.core.generated import Generated, Recipe
+from foregrad.core.size import VARYING
 
 
 class Source:

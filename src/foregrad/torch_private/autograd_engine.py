@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.autograd.function import _SingleLevelFunction
 
-from foregrad.words.held import Held
+from foregrad.process.temporary import Held
 
 __all__ = ["FUNCTION_CALLS", "accumulate", "apply_of", "functions_take", "run_engine", "with_engine"]
 

@@ -1,4 +1,4 @@
-"""The part of torch that makes every training process slow to start, in one place beside `substrate.py`.
+"""The part of torch that makes every training process slow to start, in one place beside `torch_private/base.py`.
 
 An optimizer switches torch.compile off inside some of its methods, and the first time that imports all of
 `torch._dynamo`: seconds. Where that was never imported there is nothing to switch off.

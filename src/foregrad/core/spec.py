@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from foregrad.words.size import Size, frozen_all, value_of
+from foregrad.core.size import Size, frozen_all, value_of
 
 _SHORT = {
     torch.float64: "f64",

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.autograd.graph import get_gradient_edge
 
-from foregrad.substrate import has_hooks, set_version
-from foregrad.words.quiet import no_warnings
+from foregrad.process.no_warnings import no_warnings
+from foregrad.torch_private.base import has_hooks, set_version
 
 
 def history_of(ghost: torch.Tensor) -> Any:

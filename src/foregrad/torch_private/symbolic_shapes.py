@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
 
-from foregrad.errors import CaptureError
-from foregrad.words.size import Formula, Size
+from foregrad.core.errors import CaptureError
+from foregrad.core.size import Formula, Size
 
 __all__ = ["Shapes"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from foregrad.words.spec import NumberSpec, Spec
-from foregrad.words.tokens import TOKEN_ROLES
+from foregrad.core.spec import NumberSpec, Spec
+from foregrad.core.tokens import TOKEN_ROLES
 
 #: What an input of a program can be.
 INPUT_ROLES = {

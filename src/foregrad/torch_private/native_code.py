@@ -15,7 +15,8 @@ from torch._C import DispatchKey, TensorBase
 from torch._C._dynamo import eval_frame
 from torch.autograd.graph import get_gradient_edge
 
-from foregrad.substrate_graph import parts
+from foregrad.process.package import FOLDER
+from foregrad.torch_private.autograd_graph import parts
 
 __all__ = [
     "NO_TORCH_FUNCTION",
@@ -90,7 +91,7 @@ def is_native_object(value: Any) -> bool:
     return not any(base.__name__ in _SEEN_AS_OPS for base in kind.__mro__)
 
 
-_TORCH, _OURS = os.path.dirname(torch.__file__), os.path.dirname(__file__)
+_TORCH = os.path.dirname(torch.__file__)
 
 
 def _in_python(*homes: str) -> dict[str, FunctionType]:
@@ -106,7 +107,7 @@ _METHODS = _in_python(_TORCH)
 def replaced_methods() -> dict[str, tuple[Any, Any]]:
     """Methods of tensors in whose place a user has put a function: that, and the method. Where a mode is told of a call
     of such a method, torch names it by what its name stands for."""
-    replaced = _in_python("").items() - _in_python(_TORCH, _OURS).items()
+    replaced = _in_python("").items() - _in_python(_TORCH, FOLDER).items()
     return {
         name: (one, _METHODS.get(name, getattr(TensorBase, name)))
         for name, one in replaced

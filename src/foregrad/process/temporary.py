@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foregrad.words.forks import in_child, is_mine, lock
+from foregrad.process.forks import in_child, is_mine, lock
 
 _lock = lock(is_brief=True)  # for the moment of a change only
 _numbers = itertools.count()

@@ -1,4 +1,4 @@
-"""The parts of torch that are needed to keep programs in files, in one place beside `substrate.py`.
+"""The parts of torch that are needed to keep programs in files, in one place beside `torch_private/base.py`.
 
 Checked against torch 2.13.
 """

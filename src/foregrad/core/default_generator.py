@@ -7,9 +7,9 @@ from contextlib import contextmanager
 
 import torch
 
-from foregrad.substrate import no_dispatch_modes
-from foregrad.words.forks import lock
-from foregrad.words.held import Held
+from foregrad.process.forks import lock
+from foregrad.process.temporary import Held
+from foregrad.torch_private.base import no_dispatch_modes
 
 #: Held by whoever has put the default generator into another state.
 turn = lock()

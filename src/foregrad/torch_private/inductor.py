@@ -1,4 +1,4 @@
-"""The parts of torch's Inductor that foregrad uses, in one place beside `substrate.py`.
+"""The parts of torch's Inductor that foregrad uses, in one place beside `torch_private/base.py`.
 
 Inductor is imported inside the functions, since that takes seconds. Checked against torch 2.13.
 """
@@ -20,10 +20,10 @@ from typing import Any, ParamSpec, TypeVar
 import torch
 from torch import fx
 
-from foregrad.substrate import FakeTensorMode, quiet_torch
-from foregrad.words.folders import build_folder
-from foregrad.words.forks import divided, in_child
-from foregrad.words.held import Held, replaced
+from foregrad.process.folders import build_folder
+from foregrad.process.forks import divided, in_child
+from foregrad.process.temporary import Held, replaced
+from foregrad.torch_private.base import FakeTensorMode, quiet_torch
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -1,4 +1,4 @@
-"""How torch's Inductor runs the C++ compiler and what it asks of it, in one place beside `substrate_inductor.py`.
+"""How torch's Inductor runs the C++ compiler and what it asks of it, in one place beside `torch_private/inductor.py`.
 
 Inductor is imported inside the functions, since that takes seconds. Checked against torch 2.13.
 """
@@ -13,9 +13,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from foregrad.substrate_inductor import in_own_folder
-from foregrad.words import children
-from foregrad.words.held import replaced
+from foregrad.process import children
+from foregrad.process.temporary import replaced
+from foregrad.torch_private.inductor import in_own_folder
 
 #: How Inductor's folders for builds end.
 BUILD_FOLDER = "_CxxBuild"

@@ -14,7 +14,7 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-from foregrad.words.forks import in_child, lock
+from foregrad.process.forks import in_child, lock
 
 _SHELL = "/bin/sh"
 _SCRIPT = """

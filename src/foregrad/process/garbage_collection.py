@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from foregrad.words.held import Held
+from foregrad.process.temporary import Held
 
 
 class _Collection(Held):

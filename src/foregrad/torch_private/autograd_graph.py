@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import torch
 from torch._C import _current_graph_task_id as graph_task_id
 
-from foregrad.substrate import BackwardCFunction, is_functorch_wrapped_tensor, is_traceable_wrapper_subclass
+from foregrad.torch_private.base import BackwardCFunction, is_functorch_wrapped_tensor, is_traceable_wrapper_subclass
 
 __all__ = [
     "WeakStorage",

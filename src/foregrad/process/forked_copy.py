@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 
-from foregrad.words.forks import in_child
+from foregrad.process.forks import in_child
 
 #: A copy has one thread: where another one held a lock of somebody else's, it waits for ever. It ends after so long.
 _LIMIT_SECONDS = 120.0

@@ -11,9 +11,13 @@ from typing import Any
 
 import torch
 
-from foregrad.errors import BackwardError
-from foregrad.substrate import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type, no_function_modes
-from foregrad.words.spec import Spec, dtype_text
+from foregrad.core.errors import BackwardError
+from foregrad.core.spec import Spec, dtype_text
+from foregrad.torch_private.base import (
+    is_traceable_wrapper_subclass,
+    is_traceable_wrapper_subclass_type,
+    no_function_modes,
+)
 
 is_wrapper_type = is_traceable_wrapper_subclass_type
 

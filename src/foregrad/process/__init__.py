@@ -1,0 +1,1 @@
+"""What foregrad asks of the process that it runs in: threads, forks, memory, folders."""
