@@ -22,8 +22,8 @@ def pytest_configure(config):
     """With a backend that compiles, the tests of behaviour run ops of which no loops can be made. That a compiler fails
     stays an error."""
     if os.environ["FOREGRAD_BACKEND"] != "eager":
-        config.addinivalue_line("filterwarnings", "ignore::foregrad.errors.FallbackWarning")
-        config.addinivalue_line("filterwarnings", "error:(?s).*could not compile:foregrad.errors.FallbackWarning")
+        config.addinivalue_line("filterwarnings", "ignore::foregrad.FallbackWarning")
+        config.addinivalue_line("filterwarnings", "error:(?s).*could not compile:foregrad.FallbackWarning")
 
 
 @pytest.fixture(autouse=os.environ.get("FOREGRAD_CACHE_VERIFY") is not None)

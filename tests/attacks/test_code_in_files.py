@@ -179,7 +179,7 @@ KNOWN = [
     "torch._C._VariableFunctions.from_file", "torch.utils.cpp_extension.load_inline", "torch.serialization.load",
     "torch.Tensor.numpy", "torch.Tensor.__reduce_ex__", "torch.Tensor.set_", "foregrad.demo", "foregrad.cli.main",
     "foregrad.core.generated.load_source", "foregrad.torch_private.serialization.load_extension", "operator.attrgetter",
-    "operator.methodcaller", "math", "torch", "torch.ops.aten.add.default.__class__", "foregrad.errors.sys",
+    "operator.methodcaller", "math", "torch", "torch.ops.aten.add.default.__class__", "foregrad.core.errors.sys",
     "torch._C._VariableFunctions", "torch.Tensor.__class__", "", ".", "..", "builtins", 5, None, ["os"],
 ]  # fmt: skip
 

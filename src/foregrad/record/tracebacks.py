@@ -6,6 +6,7 @@ import os
 from types import TracebackType
 
 from foregrad.core.errors import ForegradError
+from foregrad.process.package import FOLDER
 from foregrad.record.frames import is_installed, is_ours, is_users, steps_of
 
 #: FOREGRAD_TRACEBACK=full leaves errors as they are raised.
@@ -46,9 +47,9 @@ def _as_in_eager(steps: list[TracebackType]) -> list[TracebackType]:
 def _runs_the_function(steps: list[TracebackType]) -> bool:
     """Whether the first frame calls the user's function to record it, or is what such an error went through before."""
     code = steps[0].tb_frame.f_code
-    place = (os.path.basename(code.co_filename), code.co_name)
+    place = (code.co_filename.removeprefix(FOLDER), code.co_name)
     is_readable = place == ("compile.py", "__call__") and len(steps) > 1 and not _is_ours(steps[1])
-    return is_ours(code) and (place == ("recording.py", "forward") or is_readable)
+    return place == ("record/recording.py", "forward") or is_readable
 
 
 def _sees_an_op(step: TracebackType) -> bool:
