@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.arguments import named_leaves
 from foregrad.core.errors import BackwardError
 from foregrad.core.spec import Spec
 from foregrad.process.forks import lock
+from foregrad.record.lift.arguments import named_leaves
 from foregrad.runtime.same import example_of
 from foregrad.torch_private.base import has_hooks, tree_flatten, tree_unflatten
 

@@ -9,30 +9,27 @@ from typing import Any
 
 import torch
 
-from foregrad.arguments import argument_names, bind_arguments, function_of, order_counts
 from foregrad.core.errors import CaptureError
 from foregrad.differentiate import differentiate
 from foregrad.looking import Looked, look
-from foregrad.naming import give_names
 from foregrad.process.forks import undivided
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.program.build import Stage, build
 from foregrad.program.program import Program
-from foregrad.record.attributes import Attributes
-from foregrad.record.beside import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
-from foregrad.record.declared import Container, Declared, Store, declare, leaves_in
-from foregrad.record.given import Edits
-from foregrad.record.modules import CalledModules, modes_of
-from foregrad.record.native import refuse_native
-from foregrad.record.numbers import Expression
-from foregrad.record.optimizers import only_declared
+from foregrad.record.lift.arguments import argument_names, bind_arguments, function_of, order_counts
+from foregrad.record.lift.declared_state import Container, Declared, Store, declare, leaves_in
+from foregrad.record.lift.input_names import give_names
+from foregrad.record.lift.locate import AsHolder, Location, Variable, generators, variables
 from foregrad.record.origins import definition
+from foregrad.record.python.called_modules import CalledModules, modes_of
+from foregrad.record.python.container_arguments import Edits
+from foregrad.record.python.grad_scaler import scaled_steps
+from foregrad.record.python.module_attributes import Attributes
+from foregrad.record.python.native_code import refuse_native
+from foregrad.record.python.optimizers import only_declared
+from foregrad.record.python.side_effects import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
 from foregrad.record.recording import Recording
-from foregrad.record.results import find_results
-from foregrad.record.scaler import scaled_steps
-from foregrad.record.sizes import Dimensions, Sizes
-from foregrad.record.tracebacks import readable
-from foregrad.refusals import (
+from foregrad.record.refusals import (
     changes_of,
     edits_of,
     refuse_attributes,
@@ -45,7 +42,10 @@ from foregrad.refusals import (
     refuse_made_up,
     refuse_sizes,
 )
-from foregrad.runtime.locate import AsHolder, Location, Variable, generators, variables
+from foregrad.record.results import find_results
+from foregrad.record.symbols.dimensions import Dimensions, Sizes
+from foregrad.record.symbols.numbers import Expression
+from foregrad.record.tracebacks import readable
 from foregrad.torch_private.base import no_dispatch_modes, tree_leaves
 
 

@@ -18,8 +18,8 @@ from foregrad.runtime.miss import PYTHON
 if TYPE_CHECKING:
     from foregrad.dynamic import Conditions
     from foregrad.program.program import Program
-    from foregrad.record.beside import Change
-    from foregrad.record.executed import Reads
+    from foregrad.record.python.executed_code import Reads
+    from foregrad.record.python.side_effects import Change
     from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
     from foregrad.runtime.python_guard import PythonGuard

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from foregrad.check import Verification
     from foregrad.dynamic import Dynamic
     from foregrad.entries.trust import Signer
-    from foregrad.record.sizes import Dimensions
+    from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.halves import CompiledStage
     from foregrad.twins import Twins

@@ -13,11 +13,11 @@ from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged
 from foregrad.core.spec import Spec
 from foregrad.program.build import Stage
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, rebased_storages
-from foregrad.record.saved import survey
-from foregrad.record.wrapped import Outer
+from foregrad.record.saved_tensors import survey
 from foregrad.torch_private.base import FakeTensor
 
 

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.choice import Choice
+from foregrad.record.lift.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.torch_private.base import tree_flatten
 
 if TYPE_CHECKING:
-    from foregrad.record.sizes import Assumed, Dimensions, Sizes, Symbol
+    from foregrad.record.symbols.dimensions import Assumed, Dimensions, Sizes, Symbol
 
 #: Why a cache has nothing of such a capture.
 NOT_KEPT = "it is not kept, since sizes vary in it"

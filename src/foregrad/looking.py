@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from foregrad.core.history import attributes_of
+from foregrad.record.lift.locate import Location, Variable, locate, with_places
 from foregrad.record.recording import Recording
 from foregrad.runtime.comparable import can_compare, containers_in, objects_in
-from foregrad.runtime.locate import Location, Variable, locate, with_places
 from foregrad.runtime.objects import is_closed
 from foregrad.runtime.python_guard import PythonGuard
 from foregrad.runtime.reach import Lost, PythonReads, Reached

@@ -19,9 +19,9 @@ from foregrad.keep.programs import Halves, claimed_halves
 from foregrad.keep.warm import Origin
 from foregrad.process.progress import Timings
 from foregrad.program.program import Program
-from foregrad.record.declared import Declared
-from foregrad.record.given import Edits
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.declared_state import Declared
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.python.container_arguments import Edits
 from foregrad.record.results import reshaped_views
 from foregrad.regions.regions import region_notes
 from foregrad.runtime.assumptions import Assumptions

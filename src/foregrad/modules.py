@@ -16,13 +16,13 @@ import torch
 from torch.nn.parameter import is_lazy as is_uninitialized
 
 from foregrad.compile import Compiled
-from foregrad.record.native import refuse_native
+from foregrad.record.python.native_code import refuse_native
 from foregrad.record.tracebacks import readable
 from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
-    from foregrad.record.sizes import Dimensions
+    from foregrad.record.symbols.dimensions import Dimensions
 
 #: What a compiled module has beside everything that its module has.
 _OF_COMPILED = ("captures", "origin", "regions", "save", "timings", "verify")

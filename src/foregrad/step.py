@@ -27,7 +27,7 @@ from foregrad.torch_private.native_code import has_hidden_hooks
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
-    from foregrad.record.sizes import Dimensions
+    from foregrad.record.symbols.dimensions import Dimensions
 
 
 def step(

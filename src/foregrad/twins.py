@@ -16,7 +16,7 @@ from foregrad.again import Modes
 from foregrad.core.errors import BackwardError
 from foregrad.core.spec import Spec
 from foregrad.process.forks import lock
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.runtime.formulas import Dims, formulas
 from foregrad.runtime.halves import CompiledStage

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from foregrad.again import Again, not_made_again
-from foregrad.arguments import bind_arguments
 from foregrad.captures import Capture
 from foregrad.keep.lookup import Lookup, ReadCall
 from foregrad.keep.places import Places
@@ -21,13 +20,14 @@ from foregrad.keys.environment import environment_of_sources
 from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
 from foregrad.process.forks import lock
+from foregrad.record.lift.arguments import bind_arguments
 from foregrad.runtime.dispatch import Dispatch
 from foregrad.runtime.way import Way
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
-    from foregrad.record.beside import Change
-    from foregrad.record.sizes import Dimensions
+    from foregrad.record.python.side_effects import Change
+    from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.runtime.halves import CompiledStage
 
 
@@ -272,6 +272,6 @@ def _changes(kept: list[list[str]]) -> tuple[Change, ...]:
     """What the function did in Python when it was captured."""
     if not kept:
         return ()
-    from foregrad.record.beside import Change
+    from foregrad.record.python.side_effects import Change
 
     return tuple(Change(name, what) for name, what in kept)

@@ -16,7 +16,7 @@ from torch import fx
 
 from foregrad.functionalize.variants import Pure
 from foregrad.program.clean import is_view, maker_of
-from foregrad.record.ghosts import written_places
+from foregrad.record.ghosts.table import written_places
 from foregrad.torch_private.base import OpOverload, lazy_graph_module
 
 aten = torch.ops.aten

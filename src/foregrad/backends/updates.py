@@ -20,7 +20,7 @@ from torch import fx
 from foregrad.program.clean import is_view
 from foregrad.program.marks import copied
 from foregrad.program.program import Program
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 
 
 def early_updates(program: Program) -> Program:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.trace import Alias, Geometry, Storage
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged, is_leaf
 from foregrad.functionalize.effects import Hook, Replay, RequireGrad, Step
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Op
 

@@ -21,10 +21,10 @@ from foregrad.functionalize.overlap import covered, depends_on_order, filled_onc
 from foregrad.functionalize.replay import Replay, is_kept, state_before
 from foregrad.functionalize.variants import Pure, made_by, variant_for
 from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
-from foregrad.record.ghosts import GhostTable
+from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.intercept import SET_DATA
-from foregrad.record.items import ItemOf
-from foregrad.record.numbers import Expression
+from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
 
 aten = torch.ops.aten

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from foregrad.core.size import Formula, thawed
-from foregrad.record.items import ItemOf
-from foregrad.record.numbers import Expression
+from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias
 
 

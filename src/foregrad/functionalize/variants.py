@@ -10,8 +10,8 @@ import torch
 
 from foregrad.core.spec import Spec
 from foregrad.functionalize.stand_ins import look_of, stand_ins
-from foregrad.record.ghosts import GhostTable, kind_of, written_places
-from foregrad.record.outcomes import Made
+from foregrad.record.ghosts.op_results import Made
+from foregrad.record.ghosts.table import GhostTable, kind_of, written_places
 from foregrad.record.trace import Alias, Op, aliases_in
 from foregrad.torch_private.base import OpOverload
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Bump, Replay, Step, is_bump, is_view
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.trace import Storage
 

@@ -13,7 +13,7 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from foregrad.graph.policy import Kept
 from foregrad.process.forks import lock
-from foregrad.record.ghosts import written
+from foregrad.record.ghosts.table import written
 from foregrad.torch_private.autograd_graph import parts, storage_id
 from foregrad.torch_private.base import OpOverload, TorchDispatchMode
 

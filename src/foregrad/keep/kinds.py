@@ -35,7 +35,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end", "has_dims"),
     ),
     "Reads": (
-        "record.executed",
+        "record.python.executed_code",
         ("names", "globals", "tables", "executed", "computed", "computed_in_libraries", "tested", "looks_around"),
     ),
     "Replay": ("functionalize.replay", ("op",)),

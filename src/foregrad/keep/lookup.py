@@ -16,7 +16,7 @@ from foregrad.keys.ingredients import Key
 from foregrad.keys.loaded import note_loaded
 from foregrad.keys.read_state import read_state
 from foregrad.keys.sources import Sources
-from foregrad.record.executed import Reads
+from foregrad.record.python.executed_code import Reads
 from foregrad.store.cache import Cache
 
 

@@ -11,8 +11,8 @@ from foregrad.backends.guarded import Guarded
 from foregrad.backends.library import Library
 from foregrad.core.generated import generated_of
 from foregrad.core.signature import Input, Output
-from foregrad.record.inputs import Lifted
-from foregrad.record.numbers import Expression
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.symbols.numbers import Expression
 from foregrad.runtime.halves import CompiledStage
 
 

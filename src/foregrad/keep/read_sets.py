@@ -14,7 +14,7 @@ from foregrad.entries.container import pack, unpack
 from foregrad.keep.warm import about_entry
 from foregrad.keys.ingredients import READ, Ingredient, Key
 from foregrad.process.progress import log
-from foregrad.record.executed import Reads
+from foregrad.record.python.executed_code import Reads
 from foregrad.store.cache import Cache
 from foregrad.store.layer import Miss
 

@@ -168,7 +168,7 @@ def _kept(calls: list[Callable[..., Any]], places: Places) -> KeptCalls:
 
 def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
     """Refuse a call that holds something which may change: a later process has another one, with other contents."""
-    from foregrad.runtime.locate import OWNER
+    from foregrad.record.lift.locate import OWNER
 
     found = generated_of(call)
     assert found is not None

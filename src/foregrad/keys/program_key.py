@@ -24,9 +24,9 @@ from foregrad.keys.tensors import spec_text
 from foregrad.keys.walk import Walk
 from foregrad.program.marks import MARK, mark_text
 from foregrad.program.program import Calling, Program
-from foregrad.record.inputs import Lifted
-from foregrad.record.numbers import Expression
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
+from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias, Storage
 from foregrad.runtime.way import Way
 from foregrad.torch_private.base import FakeTensor, no_dispatch_modes

@@ -1,9 +1,9 @@
 """Read state: what executed code has read in Python, by its contents, so that two processes can be compared.
 
-A capture knows which code ran, and by which names that code asks for things (`record/executed.py`); the walk from there
-(`runtime/reach.py`) finds the objects, in the user's modules and in libraries. Each becomes an ingredient here: a
-variable that was set, a function that was patched, an entry of a registry is another text. A capture that reads the
-same everywhere goes the same way, so its program holds.
+A capture knows which code ran, and by which names that code asks for things (`record/python/executed_code.py`); the
+walk from there (`runtime/reach.py`) finds the objects, in the user's modules and in libraries. Each becomes an
+ingredient here: a variable that was set, a function that was patched, an entry of a registry is another text. A capture
+that reads the same everywhere goes the same way, so its program holds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foregrad.keys.sources import SHOWERS, Sources, finish, look_or_doubt
 from foregrad.keys.walk import Walk
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.process.process_variables import OF_THIS_PROCESS
-from foregrad.record.executed import Reads
+from foregrad.record.python.executed_code import Reads
 from foregrad.runtime.comparable import objects_in
 from foregrad.runtime.nodes import Attributes, Entries, Holder, Hooks, Items, Node, TensorNode
 from foregrad.runtime.reach import PythonReads

@@ -20,15 +20,15 @@ from foregrad.program.checks import Checks
 from foregrad.program.clean import clean, copied, memory_of, take_over
 from foregrad.program.program import Calling, Program
 from foregrad.program.wrapping import gradient_names, part_names, wrapping_of
-from foregrad.record.declared import Store
-from foregrad.record.inputs import Lifted
-from foregrad.record.items import ItemOf
-from foregrad.record.numbers import Expression
+from foregrad.record.lift.declared_state import Store
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, Results, joined_storages, written_storages
-from foregrad.record.saved import DeadEnd, Survey
+from foregrad.record.saved_tensors import DeadEnd, Survey
+from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias
-from foregrad.record.wrapped import Outer
 from foregrad.torch_private.base import lazy_graph_module
 
 aten = torch.ops.aten

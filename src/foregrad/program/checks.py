@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from foregrad.record.saved import DeadEnd
+from foregrad.record.saved_tensors import DeadEnd
 
 
 @dataclass(frozen=True)

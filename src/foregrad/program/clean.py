@@ -10,7 +10,7 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.variants import Pure
-from foregrad.record.ghosts import kind_of
+from foregrad.record.ghosts.table import kind_of
 from foregrad.record.impure import draws, effect_of
 from foregrad.torch_private.base import OpOverload
 

@@ -21,11 +21,11 @@ from foregrad.program.printer import listing
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
 from foregrad.program.wrapping import Wrapping
-from foregrad.record.declared import Store
-from foregrad.record.inputs import Lifted
-from foregrad.record.numbers import Expression
+from foregrad.record.lift.declared_state import Store
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias
-from foregrad.record.wrapped import Outer
 from foregrad.torch_private.base import TreeSpec
 
 

@@ -17,7 +17,7 @@ from foregrad.functionalize.variants import Pure
 from foregrad.program.chains import broken_links
 from foregrad.program.clean import is_view
 from foregrad.program.marks import broken_marks
-from foregrad.record.ghosts import HIDDEN_WRITES
+from foregrad.record.ghosts.table import HIDDEN_WRITES
 from foregrad.torch_private.base import OpOverload
 
 

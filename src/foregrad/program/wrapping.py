@@ -10,9 +10,9 @@ import torch
 
 from foregrad.core.wrapper_autograd import Whole
 from foregrad.core.wrapper_subclass import Form, Recipe
+from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording
-from foregrad.record.wrapped import Outer
-from foregrad.record.wrapped_results import Look, Made, OuterRef
+from foregrad.record.wrapper_results import Look, Made, OuterRef
 
 
 @dataclass(frozen=True)

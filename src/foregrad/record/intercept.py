@@ -18,22 +18,22 @@ from torch.overrides import TorchFunctionMode
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import gets_no_gradient, is_leaf
 from foregrad.core.wrapper_subclass import is_wrapper, parts
-from foregrad.record.clocks import Moment
-from foregrad.record.devices import ASKS
-from foregrad.record.faces import SHAPES, faced
 from foregrad.record.frames import user_frame
-from foregrad.record.ghosts import written
-from foregrad.record.grads import Grads
-from foregrad.record.inputs import Inputs
-from foregrad.record.items import Item, ItemNode
-from foregrad.record.looks import Looks
-from foregrad.record.numbers import Float, Int
+from foregrad.record.ghosts.devices import ASKS
+from foregrad.record.ghosts.sparse import embedding
+from foregrad.record.ghosts.table import written
+from foregrad.record.lift.grads import Grads
+from foregrad.record.lift.input_questions import Questions
+from foregrad.record.lift.inputs import Inputs
+from foregrad.record.lift.wrapper_views import Looks
 from foregrad.record.origins import where
-from foregrad.record.questions import Questions
+from foregrad.record.python.clocks import Moment
+from foregrad.record.python.patched_methods import originals
 from foregrad.record.recorder import Recorder
-from foregrad.record.replaced import originals
-from foregrad.record.sequences import has_tensors, tensor_of
-from foregrad.record.sparse import embedding
+from foregrad.record.symbols.data_values import Item, ItemNode
+from foregrad.record.symbols.numbers import Float, Int
+from foregrad.record.symbols.sizes import SHAPES, faced
+from foregrad.record.tensor_from_list import has_tensors, tensor_of
 from foregrad.record.trace import Origin
 from foregrad.torch_private.autograd_engine import with_engine
 from foregrad.torch_private.base import (

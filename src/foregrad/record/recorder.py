@@ -10,33 +10,33 @@ import torch
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.wrapper_subclass import is_wrapper_type
-from foregrad.record.blank import memory_of, new_ghost
-from foregrad.record.bumps import Bumps
-from foregrad.record.draws import Draws
-from foregrad.record.executed import Executed
-from foregrad.record.faces import SYMBOLS, unfaced
-from foregrad.record.generators import Generators
-from foregrad.record.ghosts import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
-from foregrad.record.impure import draws, generator_in, goes_by_data
-from foregrad.record.items import ItemOf, item_of
-from foregrad.record.known import (
+from foregrad.record.constant_values import (
     GIVES_SIZE_ON,
     SHAPE_DEPENDS_ON_DATA,
     SIZE_UNKNOWN,
     largest_outcome,
     outcome_by_value,
 )
-from foregrad.record.native import refuse_native_argument
-from foregrad.record.numbers import Expression, expression_of
+from foregrad.record.data_reads import Values
+from foregrad.record.draws import Draws
+from foregrad.record.generators import Generators
+from foregrad.record.ghosts.allocate import memory_of, new_ghost
+from foregrad.record.ghosts.op_results import Outcome, SparseResult
+from foregrad.record.ghosts.sparse import sparse_result
+from foregrad.record.ghosts.table import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
+from foregrad.record.ghosts.tensors import Tensors
+from foregrad.record.impure import draws, generator_in, goes_by_data
 from foregrad.record.origins import Origins, where
-from foregrad.record.outcomes import Outcome, SparseResult
-from foregrad.record.sets import SETS, check_history, check_shape
-from foregrad.record.sizes import Sizes
-from foregrad.record.sparse import sparse_result
-from foregrad.record.tensors import Tensors
+from foregrad.record.python.executed_code import Executed
+from foregrad.record.python.native_code import refuse_native_argument
+from foregrad.record.set_storage import SETS, check_history, check_shape
+from foregrad.record.symbols.data_values import ItemOf, item_of
+from foregrad.record.symbols.dimensions import Sizes
+from foregrad.record.symbols.numbers import Expression, expression_of
+from foregrad.record.symbols.sizes import SYMBOLS, unfaced
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, recall
-from foregrad.record.values import Values
-from foregrad.record.wrapped_ops import op_on_wrapper, waited
+from foregrad.record.version_bumps import Bumps
+from foregrad.record.wrapper_ops import op_on_wrapper, waited
 from foregrad.torch_private.base import (
     DataDependentOutputException,
     DynamicOutputShapeException,

@@ -21,24 +21,24 @@ from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.core.wrapper_autograd import Whole
 from foregrad.core.wrapper_subclass import is_wrapper
 from foregrad.process.garbage_collection import is_young
-from foregrad.record.anew import File
-from foregrad.record.backwards import Backwards
-from foregrad.record.blank import new_ghost
-from foregrad.record.chance import Watched
-from foregrad.record.clocks import clocks_give_moments, refuse_moment
 from foregrad.record.frames import raising_frame, source_of
-from foregrad.record.given import Given
-from foregrad.record.grads import Grads
-from foregrad.record.inputs import Inputs
+from foregrad.record.ghosts.allocate import new_ghost
 from foregrad.record.intercept import Intercept
-from foregrad.record.items import item_of, items_in_max_and_min
-from foregrad.record.modules import CalledModules
-from foregrad.record.numbers import Numbers, expression_of, numbers_in_math
+from foregrad.record.lift.grads import Grads
+from foregrad.record.lift.inputs import Inputs
+from foregrad.record.python.called_modules import CalledModules
+from foregrad.record.python.clocks import clocks_give_moments, refuse_moment
+from foregrad.record.python.container_arguments import Given
+from foregrad.record.python.random_numbers import Watched
+from foregrad.record.python.user_backwards import Backwards
+from foregrad.record.python.world_reads import File
 from foregrad.record.recorder import Recorder
 from foregrad.record.session import CHECKPOINT, NO_ANOMALIES, NO_TORCH_COMPILE
-from foregrad.record.sizes import Sizes, fakes
+from foregrad.record.symbols.data_values import item_of, items_in_max_and_min
+from foregrad.record.symbols.dimensions import Sizes, fakes
+from foregrad.record.symbols.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.trace import Alias, Op, Origin
-from foregrad.record.wrapped_results import Made, WrappedResults
+from foregrad.record.wrapper_results import Made, WrappedResults
 from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
 from foregrad.torch_private.base import (
     NO_MEMORY,

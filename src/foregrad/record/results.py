@@ -13,7 +13,7 @@ import torch
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import history_of
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias, Op, Storage

@@ -8,14 +8,14 @@ from typing import Any
 
 import torch
 
-from foregrad.record.beyond import Apart
-from foregrad.record.declared import Declared
-from foregrad.record.inputs import Lifted
-from foregrad.record.numbers import Expression
-from foregrad.record.sizes import Sizes
-from foregrad.record.sparse import Held
-from foregrad.record.wrapped import Outer
-from foregrad.runtime.locate import Location, Variable
+from foregrad.record.ghosts.sparse import Held
+from foregrad.record.lift.declared_state import Declared
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.locate import Location, Variable
+from foregrad.record.lift.outer_history import Apart
+from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.symbols.dimensions import Sizes
+from foregrad.record.symbols.numbers import Expression
 from foregrad.runtime.python_guard import PythonGuard
 from foregrad.runtime.reach import PythonReads
 

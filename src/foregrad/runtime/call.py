@@ -16,9 +16,9 @@ from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, Replay, siblings
 from foregrad.program.clean import is_view
 from foregrad.program.split import Saved
-from foregrad.record.inputs import Lifted
-from foregrad.record.numbers import Expression
-from foregrad.record.wrapped import Outer
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.symbols.numbers import Expression
 from foregrad.runtime.autograd import AutogradFunction
 from foregrad.runtime.carriers import carrier
 from foregrad.runtime.dead_ends import arrived, dead_ends

@@ -6,8 +6,8 @@ import torch
 
 from foregrad.core.size import sizes_in
 from foregrad.core.source import Source
-from foregrad.record.inputs import Lifted
-from foregrad.record.wrapped import Outer, Part
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.wrapper_inputs import Outer, Part
 
 
 def carrier(source: Source, given: Lifted | Outer) -> str:

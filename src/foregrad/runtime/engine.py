@@ -10,7 +10,7 @@ import torch
 from foregrad.core.errors import BackwardError
 from foregrad.program.build import Stage
 from foregrad.record.recording import Backward, Layouts
-from foregrad.record.saved import Survey, survey
+from foregrad.record.saved_tensors import Survey, survey
 
 
 def survey_of(stage: Stage, layouts: Layouts) -> Survey | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from foregrad.record.anew import File
+from foregrad.record.python.world_reads import File
 from foregrad.runtime.nodes import Node
 from foregrad.runtime.walk import Walk
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from foregrad.core.source import Source
 
 if TYPE_CHECKING:
-    from foregrad.record.sizes import Sizes
+    from foregrad.record.symbols.dimensions import Sizes
 
 Dims = tuple[int, ...]  # the sizes of one call, in the order of their symbols
 

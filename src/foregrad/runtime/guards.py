@@ -24,12 +24,12 @@ from foregrad.core.history import (
 from foregrad.core.shared_memory import address
 from foregrad.core.source import Source
 from foregrad.core.tensor_properties import answers_otherwise
-from foregrad.record.inputs import Lifted
-from foregrad.record.sparse import Held
-from foregrad.record.wrapped import Outer
+from foregrad.record.ghosts.sparse import Held
+from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.locate import Variable, write_same
+from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.runtime.assumptions import Assumptions
 from foregrad.runtime.comparable import PLAIN, can_compare
-from foregrad.runtime.locate import Variable, write_same
 from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED, TENSORS
 from foregrad.runtime.module_guards import check_modules
 from foregrad.runtime.overlap import Overlap, SamePattern, in_one_place

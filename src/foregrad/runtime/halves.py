@@ -26,9 +26,9 @@ from foregrad.program.donate import donate
 from foregrad.program.kept import fitted
 from foregrad.program.program import Program
 from foregrad.program.split import Halves, Saved
-from foregrad.record.inputs import Lifted
+from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Layouts, usual_layouts
-from foregrad.record.sizes import Assumed, symbolic_strides
+from foregrad.record.symbols.dimensions import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, run_compiled
 from foregrad.runtime.dead_ends import Errors

@@ -24,7 +24,7 @@ from typing import Any
 import numpy
 import torch
 
-from foregrad.record.executed import is_library_file
+from foregrad.record.python.executed_code import is_library_file
 from foregrad.torch_private.global_state import HigherOrderOperator, OpOverload, OpOverloadPacket
 
 #: Values: what they are is all that there is to them.

@@ -19,7 +19,7 @@ from foregrad.core.shared_memory import address, overlapping_groups
 from foregrad.core.spec import Spec
 
 if TYPE_CHECKING:
-    from foregrad.record.inputs import Lifted
+    from foregrad.record.lift.inputs import Lifted
 
 _data_ptr = torch.Tensor.data_ptr
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import torch
 
-from foregrad.record.executed import Reads, Scope
+from foregrad.record.lift.locate import Location
+from foregrad.record.python.executed_code import Reads, Scope
 from foregrad.runtime.files import make_file
-from foregrad.runtime.locate import Location
 from foregrad.runtime.nodes import Attributes
 from foregrad.runtime.objects import is_closed
 from foregrad.runtime.python_guard import PythonGuard

@@ -17,11 +17,11 @@ from foregrad.core.size import VARYING, Shape
 from foregrad.core.source import Source
 from foregrad.core.spec import is_number
 from foregrad.functionalize.effects import Ref
-from foregrad.record.declared import Container, Declared, Slot, Store
-from foregrad.record.inputs import Inputs
-from foregrad.record.items import ItemOf
-from foregrad.record.numbers import INFIX, Expression, Told
-from foregrad.record.wrapped_results import OuterRef
+from foregrad.record.lift.declared_state import Container, Declared, Slot, Store
+from foregrad.record.lift.inputs import Inputs
+from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.symbols.numbers import INFIX, Expression, Told
+from foregrad.record.wrapper_results import OuterRef
 from foregrad.runtime.reasons import check
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-from foregrad.record.executed import Reads, key_of
-from foregrad.runtime.locate import Location
+from foregrad.record.lift.locate import Location
+from foregrad.record.python.executed_code import Reads, key_of
 from foregrad.runtime.nodes import ArrayNode, Attributes, Holder, Node, Pinned, Plain, Same, TensorNode, original_of
 from foregrad.runtime.objects import VALUES
 

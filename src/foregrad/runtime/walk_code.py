@@ -15,7 +15,7 @@ import torch
 
 from foregrad.core.real_class import is_a
 from foregrad.process.dict_versions import has_versions
-from foregrad.record.executed import is_library
+from foregrad.record.python.executed_code import is_library
 from foregrad.runtime.cached_results import cached_results, tells_results
 from foregrad.runtime.nodes import (
     ABSENT,

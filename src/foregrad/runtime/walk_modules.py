@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.core.real_class import is_a
-from foregrad.record.names import names_in
+from foregrad.record.python.names_read import names_in
 from foregrad.runtime.nodes import Attributes, Entries, Hooks, Node, Pinned, Same, read_field
 from foregrad.runtime.objects import has_own_getattr, slots_of
 from foregrad.runtime.walk import Part, Walk

@@ -13,8 +13,8 @@ from foregrad.core.wrapper_autograd import Rewritten, Wrapped
 from foregrad.core.wrapper_subclass import Recipe
 from foregrad.program.program import Calling
 from foregrad.program.wrapping import Wrap, Wrapping
-from foregrad.record.wrapped import Outer
-from foregrad.record.wrapped_results import Look, OuterRef
+from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.wrapper_results import Look, OuterRef
 from foregrad.runtime.epilogue import set_mode
 from foregrad.torch_private.base import set_version, version_of
 

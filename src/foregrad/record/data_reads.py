@@ -1,0 +1,122 @@
+"""Values: what Python is told when it asks for data, of which a recording has none.
+
+A tensor that depends on no input has a value that can be computed; one that depends on small tensors of declared state
+alone has one that is a number, read at each call. Any other is refused.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from foregrad.core.errors import CaptureError
+from foregrad.record.constant_values import known_value
+from foregrad.record.origins import where
+from foregrad.record.symbols.data_values import item_of
+from foregrad.record.symbols.numbers import Expression, Float, Int, expression_of
+from foregrad.record.symbols.scalar_state import Mirror
+from foregrad.record.symbols.sizes import formula_of
+from foregrad.torch_private.base import OpOverload, no_dispatch_modes
+
+aten = torch.ops.aten
+
+#: Ops, beside pointwise ones, that take an integer of Python's as a value and not as a size.
+_TAKES_VALUES = {aten.fill_.Scalar, aten.scalar_tensor.default}
+
+
+class Values:
+    """The values of the tensors of a recorder, as far as there are any."""
+
+    def __init__(self, recorder: Any) -> None:
+        self._recorder = recorder
+        self.mirror: Mirror | None = None
+        self.assumed: dict[OpOverload, bool] = {}  # what checks of torch's own are taken to find
+        self.numbers_used = False  # by the op that is being recorded
+
+    # -- numbers --------------------------------------------------------------------------------------
+
+    def use(self, expression: Expression, func: OpOverload) -> Any:
+        """A number as an argument of an op: itself, or its value where it is a size or part of a backward."""
+        self.numbers_used = True
+        is_value = type(expression.value) is float or func in _TAKES_VALUES or torch.Tag.pointwise in func.tags
+        if self._recorder.phase or not (is_value or "_foreach_" in func._schema.name):
+            return expression.known()
+        return expression
+
+    def without_numbers(self, value: Any) -> Any:
+        """Arguments with the value of each number in its place: what they look like depends on its type alone."""
+        self.numbers_used = False
+        return _without_numbers(value)
+
+    def number(self, tensor: torch.Tensor) -> Any:
+        """The value of a small tensor of declared state as a number; None if it has none."""
+        if self.mirror is None:
+            return None
+        with no_dispatch_modes():
+            return self.mirror.value(self._recorder.alias(tensor))
+
+    # -- tensors --------------------------------------------------------------------------------------
+
+    def read(self, func: Any, args: Any) -> Any:
+        """An op that reads data."""
+        recorder = self._recorder
+        made_by = recorder.alias(args[0]).op if self.assumed else None
+        answer = self.assumed.get(recorder.ops[made_by].func) if made_by is not None else None
+        if answer is not None and self.known(args[0]) is None:
+            return self._assume(args[0], answer)
+        values = [self.of(a) for a in args]
+        with no_dispatch_modes():
+            return func(*values)
+
+    def _assume(self, condition: torch.Tensor, answer: bool) -> bool:
+        """Answer a check on data as it should turn out, and let the program make the check at each call."""
+        if not answer:
+            condition = self._recorder.dispatch(aten.logical_not.default, (condition,), {})
+        message = f"a check of the captured function fails{self._where()}"
+        self._recorder.dispatch(aten._assert_async.msg, (condition, message), {})
+        return answer
+
+    def of(self, tensor: torch.Tensor, asked_by: str | None = None) -> torch.Tensor:
+        """The value of a tensor that Python asks for, by a method if it has a name; refused if an input decides it."""
+        value = self.known(tensor)
+        if value is not None:
+            return value
+        number = self.number(tensor)
+        if number is not None:
+            plain = number.node.known() if isinstance(number, (Float, Int)) else number
+            with no_dispatch_modes():
+                return torch.tensor(plain, dtype=tensor.dtype)
+        spec = self._recorder.alias(tensor).spec
+        if asked_by is not None:
+            raise CaptureError(
+                f"`{asked_by}` of a tensor {spec} is needed in Python, but capture has no data.\n{self._where()}\n"
+                "Do the same with tensors, or return the tensor and call it outside the captured function."
+            )
+        raise CaptureError(
+            f"the value of a tensor {spec} is needed in Python, but capture has no data.\n{self._where()}\n"
+            "Keep the computation in tensors (torch.where for a branch), compute the number outside and pass it as an "
+            "argument, or leave this part outside the captured function."
+        )
+
+    def known(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The value of a tensor that depends on no input; None if it does, or is random, or was written."""
+        recorder = self._recorder
+        with no_dispatch_modes(), torch.no_grad():
+            return known_value(recorder.ops, recorder.constants, recorder.alias(tensor))
+
+    def _where(self) -> str:
+        return where(self._recorder.module)
+
+
+def _without_numbers(value: Any) -> Any:
+    found = expression_of(value)
+    if found is not None:
+        return found.value
+    if item_of(value) is not None or formula_of(value) is not None:
+        return 1.0
+    if isinstance(value, dict):
+        return {k: _without_numbers(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(_without_numbers(v) for v in value)
+    return value

@@ -1,0 +1,1 @@
+"""Ghosts: tensors without data, and what each op makes of them."""

@@ -1,0 +1,289 @@
+"""Outcomes: what an op returns, asked of fake tensors, of meta tensors, or of the op itself on zeros."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.core.default_generator import generator_as_it_was
+from foregrad.core.spec import contiguous_stride
+from foregrad.record.ghosts.devices import META
+from foregrad.record.impure import generator_in, is_random, with_own_generator
+from foregrad.torch_private.base import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    OpOverload,
+    neg_view,
+    tree_leaves,
+)
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A new tensor among the results of an op."""
+
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device | None  # None: the CPU
+
+    @staticmethod
+    def like(tensor: torch.Tensor) -> Made:
+        device = None if tensor.is_cpu else tensor.device
+        return Made(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, device)
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """An argument among the results of an op, by its place among the tensors of the call."""
+
+    place: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an op returns (`Made`, `Given`, None, numbers, nested lists), and which arguments it resizes."""
+
+    result: Any
+    resized: tuple[tuple[int, Made], ...]
+
+
+class SparseResult(Exception):
+    """An op returns a sparse tensor."""
+
+
+#: Ops that read at some places: few, since others may not be tried on zeros, a workspace of which stops the process.
+_READS = {
+    aten.index.Tensor,
+    aten.index_select.default,
+    aten.gather.default,
+    aten.take.default,
+    aten.embedding.default,
+}
+
+#: Ops that take values for some places.
+_PUTS = {aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
+
+#: Up to how many elements of arguments an op is tried out for the sake of strides alone.
+_FEW_ELEMENTS = 1 << 14
+
+
+def has_no_elements(result: Any) -> bool:
+    """Whether all that an op makes has no elements: the strides are then often others than those of fake tensors. One
+    such tensor among others may be a workspace, which depends on modes."""
+    if isinstance(result, (list, tuple)):
+        return bool(result) and all(map(has_no_elements, result))
+    return type(result) is Made and 0 in result.size
+
+
+def is_refused_late(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether a kernel refuses what fake tensors accept (torch 2.13): indices into a dimension without elements, values
+    of another dtype for `index_put`, and results that do not fit the dtype that they are written to (`mul_`)."""
+    if func in _PUTS:
+        values = args[2] if len(args) > 2 else kwargs["values"]
+        return bool(args[0].dtype != values.dtype)
+    is_read = func in _READS and not all(t.numel() for t in _tensors((args, kwargs)))
+    if not (is_read or _may_not_fit(func, args, kwargs)):
+        return False
+    try:
+        ask_itself(func, args, kwargs)
+    except (IndexError, RuntimeError, ValueError) as error:
+        words = ("out of", "dim should be positive", "can't be cast")  # else zeros will not do
+        return isinstance(error, IndexError) or any(word in str(error) for word in words)
+    return False
+
+
+def _may_not_fit(func: OpOverload, args: Any, kwargs: Any) -> bool:
+    """Whether type promotion may give a pointwise op a result that cannot be cast to the tensor which it writes."""
+    is_such = torch.Tag.pointwise in func.tags or func.name().startswith("aten::_foreach_")
+    if not (is_such and func._schema.is_mutable) or func is aten.copy_.default or not args:
+        return False
+    written = min(map(_rank, tree_leaves(args[0])), default=0)
+    return any(_rank(value) > written for value in tree_leaves((args[1:], kwargs)))
+
+
+def _rank(value: Any) -> int:
+    """The category of a dtype or number: bool, integral, floating, complex. Nothing is cast to a lower one in place."""
+    dtype = value.dtype if isinstance(value, torch.Tensor) else None
+    if dtype is not None:
+        return 3 if dtype.is_complex else 2 if dtype.is_floating_point else 0 if dtype is torch.bool else 1
+    return 3 if isinstance(value, complex) else 2 if isinstance(value, float) else int(isinstance(value, int))
+
+
+def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns, with the strides that its kernel gives to dimensions of size 1: where those of arguments are
+    unusual, fake tensors may say another one. No element lies elsewhere for it, so large tensors are not tried. Those
+    of `out=` arguments that are resized fake tensors say wrong altogether (torch 2.13)."""
+    given = _tensors((args, kwargs))
+    is_unusual = func.namespace == "aten" and any(map(_has_unusual_strides, given))
+    is_small = sum(t.numel() for t in given) <= _FEW_ELEMENTS and not has_integers(args, kwargs)
+    if not found.resized and not (is_unusual and is_small):
+        return found
+    try:
+        own = ask_itself(func, args, kwargs)
+    except (RuntimeError, ValueError):  # zeros will not do
+        return found
+    is_alike = _shapes(own.result) == _shapes(found.result)
+    return own if is_alike and [p for p, _ in own.resized] == [p for p, _ in found.resized] else found
+
+
+def _has_unusual_strides(tensor: torch.Tensor) -> bool:
+    """Whether some dimension of size 1 has another stride than in a contiguous tensor."""
+    usual = contiguous_stride(tuple(tensor.size()))
+    return any(
+        n == 1 and stride != usual[dim]
+        for dim, (n, stride) in enumerate(zip(tensor.size(), tensor.stride(), strict=True))
+    )
+
+
+def _shapes(result: Any) -> Any:
+    if isinstance(result, (list, tuple)):
+        return [_shapes(r) for r in result]
+    return (result.size, result.dtype) if type(result) is Made else result
+
+
+def ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns for zeros on the CPU. One of torch's that draws gets a generator, so that no other moves."""
+    args, kwargs = with_own_generator(func, args, kwargs)
+    moves = func.namespace != "aten" or (is_random(func) and generator_in(args, kwargs) is None)
+    with generator_as_it_was() if moves else nullcontext(), torch.no_grad():
+        found = ask(func, args, kwargs, zeros_like, None)
+    if _has_numbers(found.result) and func not in _ASK_FOR_NO_DATA:
+        raise DataDependentOutputException(func)
+    return found
+
+
+#: Ops that return numbers which depend on no data. An encoder asks the last whether it may take out padded positions:
+#: that it may has no consequence but that one, which is refused.
+_ASK_FOR_NO_DATA = {
+    aten._fused_sdp_choice.default,
+    aten._use_cudnn_ctc_loss.default,
+    aten._use_cudnn_ctc_loss.Tensor,
+    aten.cudnn_is_acceptable.default,
+    aten._nested_tensor_from_mask_left_aligned.default,
+}
+
+
+def _has_numbers(result: Any) -> bool:
+    if isinstance(result, (list, tuple)):
+        return any(map(_has_numbers, result))
+    return isinstance(result, (bool, int, float, complex))
+
+
+def ask_meta(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """What an op returns for tensors that are on meta."""
+    try:
+        with torch.no_grad():
+            return ask(func, args, kwargs, like, META)
+    except NotImplementedError as error:
+        if depends_on_data(func):
+            raise DynamicOutputShapeException(func) from error
+        raise
+
+
+def is_here(value: Any) -> bool:
+    """Whether a call has to do with the CPU alone."""
+    if isinstance(value, (torch.Tensor, torch.device)):
+        return (value if isinstance(value, torch.device) else value.device).type == "cpu"
+    if isinstance(value, (list, tuple)):
+        return all(map(is_here, value))
+    return not isinstance(value, dict) or all(map(is_here, value.values()))
+
+
+def has_integers(args: Any, kwargs: Any) -> bool:
+    """Whether an op takes indices or lengths, on whose values the shape of its result may depend."""
+    return any(not (t.is_floating_point() or t.is_complex()) for t in _tensors((args, kwargs)))
+
+
+def outcome_with(func: OpOverload, args: list[Any], kwargs: dict[str, Any], known: set[int]) -> Outcome:
+    """What an op returns when the tensors with these ids are known; the others are ghosts, and zeros do for them."""
+    return ask(func, args, kwargs, lambda t: t if id(t) in known else zeros_like(t), None)
+
+
+def depends_on_data(func: OpOverload) -> bool:
+    return torch.Tag.data_dependent_output in func.tags or torch.Tag.dynamic_output_shape in func.tags
+
+
+def ask(
+    func: OpOverload,
+    args: Any,
+    kwargs: Any,
+    stand_in: Callable[[torch.Tensor], torch.Tensor],
+    device: torch.device | None,
+) -> Outcome:
+    """Run an op on stand-ins for its tensors, and describe what it returns and what it resizes.
+
+    An argument that names the meta device stands for `device`, if there is one.
+    """
+    given: list[torch.Tensor] = []
+
+    def replaced(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            given.append(stand_in(value))
+            return given[-1]
+        if isinstance(value, (list, tuple)):
+            return type(value)(replaced(v) for v in value)
+        if isinstance(value, torch.Generator):
+            return torch.Generator(value.device)  # the user's stays where it is
+        is_carrier = device is not None and isinstance(value, torch.device) and value.type == "meta"
+        return device if is_carrier else value
+
+    result = func(*[replaced(a) for a in args], **{k: replaced(v) for k, v in kwargs.items()})
+    resized = tuple(
+        (place, Made.like(after))
+        for place, (was, after) in enumerate(zip(_tensors((args, kwargs)), given, strict=True))
+        if was.size() != after.size() or was.stride() != after.stride()
+    )
+    return Outcome(_describe(result, {id(t): place for place, t in enumerate(given)}), resized)
+
+
+def zeros_like(ghost: torch.Tensor) -> torch.Tensor:
+    """Zeros on the CPU that look as a ghost does."""
+    extent = 1 + sum((size - 1) * stride for size, stride in zip(ghost.size(), ghost.stride(), strict=True))
+    return _with_bits(
+        torch.zeros(max(extent, 1), dtype=ghost.dtype, device="cpu").as_strided(ghost.size(), ghost.stride()), ghost
+    )
+
+
+def like(ghost: torch.Tensor, device: torch.device | None = None) -> torch.Tensor:
+    """Another tensor that looks the same, on this device if the ghost is on meta."""
+    on = device if device is not None and ghost.is_meta else ghost.device
+    return _with_bits(torch.empty_strided(ghost.size(), ghost.stride(), dtype=ghost.dtype, device=on), ghost)
+
+
+def _with_bits(made: torch.Tensor, ghost: torch.Tensor) -> torch.Tensor:
+    if ghost.is_conj():
+        made = made.conj()
+    return neg_view(made) if ghost.is_neg() else made
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [t for v in value for t in _tensors(v)]
+    if isinstance(value, dict):
+        return [t for v in value.values() for t in _tensors(v)]
+    return []
+
+
+def _describe(result: Any, places: dict[int, int]) -> Any:
+    if isinstance(result, torch.Tensor):
+        if id(result) in places:
+            return Given(places[id(result)])
+        if result.layout is torch.sparse_coo:
+            raise SparseResult
+        if result.is_nested:
+            raise NotImplementedError("it returns a nested tensor, of which the sizes depend on data")
+        if result.layout is not torch.strided:
+            raise NotImplementedError(f"a result of layout {result.layout}")
+        return Made.like(result)
+    if isinstance(result, (list, tuple)):
+        return type(result)(_describe(r, places) for r in result)
+    return result

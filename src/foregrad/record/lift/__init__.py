@@ -1,0 +1,1 @@
+"""Lift: arguments, parameters, buffers, closures and optimizer state as inputs."""

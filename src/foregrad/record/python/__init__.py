@@ -1,0 +1,1 @@
+"""Python: what the function does and reads beside its tensors."""

@@ -1,0 +1,1 @@
+"""Symbols: numbers and sizes that vary between calls."""

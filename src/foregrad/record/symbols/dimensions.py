@@ -1,0 +1,168 @@
+"""Sizes: dimensions of arguments that vary between calls, as symbols, and what a recording assumes about them.
+
+Ghosts are fake tensors then, since these have symbols for sizes: torch's own shape functions compute with them. Where a
+shape function or Python needs to know (`if x.shape[0] > 8`), the answer is a guard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from foregrad.core.errors import CaptureError
+from foregrad.core.size import Formula, Shape, frozen, frozen_all
+from foregrad.record.symbols.sizes import Formulas, formula_of
+from foregrad.torch_private.base import quiet_torch
+
+#: Which dimensions vary, by the name of the argument.
+Dimensions = dict[str, tuple[int, ...]]
+
+
+@dataclass(eq=False, slots=True)
+class Symbol:
+    """A dimension that varies: `dim1` is the size of a dimension of an argument."""
+
+    code: str
+    name: str  # of the argument
+    dim: int
+    real: torch.Tensor | None  # the argument itself, until the capture is finished
+
+    @property
+    def words(self) -> str:
+        """As the user would write it: `tokens.shape[1]`."""
+        return f"{self.name}.shape[{self.dim}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Assumed:
+    """A condition on sizes: as Python, in the user's words, and the line that made it necessary."""
+
+    code: str
+    text: str
+    line: str
+
+
+class Sizes:
+    """The symbols of one recording."""
+
+    def __init__(self, wanted: Dimensions) -> None:
+        from foregrad.torch_private.symbolic_shapes import Shapes
+
+        self._wanted = wanted
+        self._found: list[str | Assumed] = []  # conditions of our own, and for each of torch's its line
+        self.here: Callable[[], str] = lambda: ""  # which line is running
+        self.shapes = Shapes(lambda: self._found.append(self.here().strip()), Formulas(self.assume))
+        self.symbols: list[Symbol] = []
+        with self.mode:
+            self.attributes = frozenset(vars(torch.empty(0)))  # that every ghost has
+        self.num_checked = -1  # how many assumptions each call checks; -1 until the capture is finished
+
+    @property
+    def mode(self) -> AbstractContextManager[Any]:
+        """In which tensors without data have symbols for sizes."""
+        return self.shapes.mode
+
+    def ghost(self, real: torch.Tensor, name: str) -> torch.Tensor:
+        """The ghost of an argument, with symbols for the dimensions that vary.
+
+        A stride that follows from the sizes of other dimensions goes on doing so; others stay what they are.
+        """
+        size: list[Any] = list(real.size())
+        for dim in sorted({dim % len(size) for dim in self._wanted.get(name, ()) if size}):
+            if size[dim] > 1:
+                symbol = Symbol(f"dim{len(self.symbols)}", name, dim, real)
+                self.symbols.append(symbol)
+                size[dim] = self.shapes.new_symbol(size[dim], symbol.code, f"{name}.{dim}", symbol.words)
+        stride, offset = symbolic_strides(real, size), real.storage_offset()
+        extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if 0 not in size else 0
+        memory = torch.empty((offset + extent) * real.dtype.itemsize, dtype=torch.uint8, device=real.device)
+        ghost = torch.empty(0, dtype=real.dtype, device=real.device)
+        return ghost.set_(memory.untyped_storage(), offset, size, stride)
+
+    def encode(self, value: Any, key: list[Any]) -> Any:
+        """The recorded form of a symbol among the arguments of an op; adds what it looks like to the key."""
+        if isinstance(value, torch.SymBool):
+            key.append(bool(value))
+            return key[-1]
+        found = frozen(value) if isinstance(value, torch.SymInt) else formula_of(value)
+        key.append(float if isinstance(found, Formula) else found)
+        return found
+
+    def varies(self, value: Any) -> bool:
+        """Whether a result of the function is a number or a shape that varies."""
+        return isinstance(value, (torch.SymInt, torch.SymFloat)) or (
+            type(value) is torch.Size and any(isinstance(n, torch.SymInt) for n in value)
+        )
+
+    def plain(self, value: Any) -> Any:
+        """Such a result as it is recorded."""
+        if type(value) is torch.Size:
+            return Shape(frozen_all(value))
+        return frozen(value) if isinstance(value, torch.SymInt) else formula_of(value)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.num_checked >= 0
+
+    def assume(self, code: str, text: str) -> None:
+        """Let the program hold only where a condition does."""
+        self._found.append(Assumed(code, text, self.here().strip()))
+
+    @property
+    def num_assumed(self) -> int:
+        return len(self._found)
+
+    def assumed(self, first: int = 0, end: int | None = None) -> list[Assumed]:
+        """What the recording relies on, from the condition with one number to that with another."""
+        conditions = iter(self.shapes.assumed())
+        found = [one if isinstance(one, Assumed) else (next(conditions), one) for one in self._found][first:end]
+        return list(
+            dict.fromkeys(
+                one
+                if isinstance(one, Assumed)
+                else Assumed(self.shapes.code(one[0]), self.shapes.words(one[0]), one[1])
+                for one in found
+            )
+        )
+
+    def checked(self) -> list[Assumed]:
+        """All that the recording relies on so far, which each call checks from now on."""
+        self.num_checked = len(self._found)
+        return self.assumed()
+
+    def release(self) -> None:
+        """Let go of every real tensor."""
+        if len(self._found) != self.num_checked:
+            late = self.assumed(self.num_checked)[0]
+            raise CaptureError(f"{late.text} is assumed too late to be checked at each call.\n  {late.line}")
+        for symbol in self.symbols:
+            symbol.real = None
+
+
+def fakes(sizes: Sizes | None) -> AbstractContextManager[Any]:
+    """Where ghosts are made: plain tensors, or such with symbols."""
+    return nullcontext() if sizes is None else _quietly(sizes)
+
+
+@contextmanager
+def _quietly(sizes: Sizes) -> Iterator[None]:
+    """What torch cannot do with symbols is done without, so it is nothing to log."""
+    with quiet_torch(), sizes.mode:
+        yield
+
+
+def symbolic_strides(tensor: torch.Tensor, symbols: Sequence[Any]) -> tuple[Any, ...]:
+    """The strides of a tensor, in symbols where they are products of its sizes."""
+    sizes, strides = tensor.size(), tensor.stride()
+    found: list[Any] = list(strides)
+    expected: Any = 1
+    plain = 1
+    for dim in sorted(range(len(sizes)), key=lambda d: (strides[d], -d)):
+        if strides[dim] == plain:
+            found[dim] = expected
+            plain, expected = plain * sizes[dim], expected * symbols[dim]
+    return tuple(found)
