@@ -10,11 +10,11 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import CaptureError
-from foregrad.differentiate import differentiate
 from foregrad.looking import Looked, look
 from foregrad.process.forks import undivided
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.program.build import Stage, build
+from foregrad.program.differentiate import differentiate
 from foregrad.program.program import Program
 from foregrad.record.lift.arguments import argument_names, bind_arguments, function_of, order_counts
 from foregrad.record.lift.declared_state import Container, Declared, Store, declare, leaves_in

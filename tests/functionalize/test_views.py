@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import foregrad as fg
-from foregrad.functionalize.views import INVERSES, out_of_place
+from foregrad.functionalize.invert_views import INVERSES, out_of_place
 from tests.compare import assert_same
 
 aten = torch.ops.aten

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from benchmarks.models import GPT, MLP, ConvBlock, ResidualStack, ResNet, UnrolledLSTM
-from foregrad.program.donate import donate
+from foregrad.passes.donation import donate
 from foregrad.regions.regions import find_regions, region_notes
 from tests.compare import assert_same, leaf
 from tests.counting import num_calls

@@ -21,7 +21,7 @@ from foregrad.backends.numbers import with_tensors
 from foregrad.core.errors import FallbackWarning
 from foregrad.core.generated import load_source
 from foregrad.process.progress import part
-from foregrad.program.marks import copied
+from foregrad.program.recompute_marks import copied
 from foregrad.torch_private.cpp_builds import failed_build
 
 

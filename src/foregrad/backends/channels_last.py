@@ -20,8 +20,8 @@ from torch import fx
 
 from foregrad.backends.convolutions import gains_by_channels_last
 from foregrad.core.spec import NumberSpec, Spec
-from foregrad.program.kept import in_layout
 from foregrad.program.program import Program
+from foregrad.program.reuse_saved import in_layout
 from foregrad.torch_private.base import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.torch_private.inductor import fake_mode
 

@@ -9,9 +9,9 @@ from torch import fx
 
 from foregrad.backends.eager import ASKS_GRAD_MODE
 from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
-from foregrad.functionalize.replay import Replay, rng_state
-from foregrad.functionalize.variants import Pure
-from foregrad.program.clean import has_effect, is_view, op_of
+from foregrad.functionalize.pure_variants import Pure
+from foregrad.functionalize.redraw import Replay, rng_state
+from foregrad.program.dead_code import has_effect, is_view, op_of
 from foregrad.record.impure import effect_of
 from foregrad.regions.fallbacks import KERNEL, REFUSED, Fallback, Why, together
 from foregrad.torch_private.base import lazy_graph_module

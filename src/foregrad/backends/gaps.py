@@ -18,8 +18,8 @@ import torch
 from torch import fx
 
 from foregrad.core.spec import Spec, contiguous_stride
-from foregrad.program.marks import copied
 from foregrad.program.program import Program
+from foregrad.program.recompute_marks import copied
 from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten

@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.variants import Pure
-from foregrad.program.clean import is_view, maker_of
+from foregrad.functionalize.pure_variants import Pure
+from foregrad.program.dead_code import is_view, maker_of
 from foregrad.record.ghosts.table import written_places
 from foregrad.torch_private.base import OpOverload, lazy_graph_module
 

@@ -30,11 +30,11 @@ from foregrad.backends.stitch import Compiled, stitch
 from foregrad.backends.toolchain import prepare
 from foregrad.backends.winograd import build_convolutions, called_instead, has_convolutions
 from foregrad.backends.write_series import function_in
-from foregrad.functionalize.replay import keeps_states
+from foregrad.functionalize.redraw import keeps_states
 from foregrad.process.forks import lock
 from foregrad.process.no_warnings import no_warnings
 from foregrad.process.progress import log, part
-from foregrad.program.clean import is_view
+from foregrad.program.dead_code import is_view
 from foregrad.record.impure import is_random
 from foregrad.regions.fallbacks import FAILED, SECOND, Fallback, Why, together
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole

@@ -20,9 +20,9 @@ import torch
 from torch import fx
 
 from foregrad.core.spec import Spec
-from foregrad.program.clean import clean, is_view, memory_of
-from foregrad.program.marks import copied
+from foregrad.program.dead_code import clean, is_view, memory_of
 from foregrad.program.program import Program
+from foregrad.program.recompute_marks import copied
 from foregrad.torch_private.base import OpOverload
 
 aten = torch.ops.aten

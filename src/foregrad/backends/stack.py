@@ -22,9 +22,9 @@ from torch import fx
 
 from foregrad.backends.join import joined, node_like
 from foregrad.core.spec import Spec, contiguous_stride
-from foregrad.program.clean import clean, is_view, memory_of
-from foregrad.program.marks import MARK, copied
+from foregrad.program.dead_code import clean, is_view, memory_of
 from foregrad.program.program import Program
+from foregrad.program.recompute_marks import MARK, copied
 
 aten = torch.ops.aten
 

@@ -20,9 +20,9 @@ from torch import fx
 
 from foregrad.backends.join import joined, node_like
 from foregrad.core.spec import Spec
-from foregrad.program.clean import clean
-from foregrad.program.marks import copied
+from foregrad.program.dead_code import clean
 from foregrad.program.program import Program
+from foregrad.program.recompute_marks import copied
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@
 
 An optimizer goes over all weights at the end of a step, when neither they nor their gradients are in cache any more:
 on large models its time is that of memory. This is for programs without a backward of their own, which write to their
-inputs themselves (`program/donate.py`): elsewhere new contents would only wait in memory of their own.
+inputs themselves (`passes/donation.py`): elsewhere new contents would only wait in memory of their own.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from itertools import chain
 
 from torch import fx
 
-from foregrad.program.clean import is_view
-from foregrad.program.marks import copied
+from foregrad.program.dead_code import is_view
 from foregrad.program.program import Program
+from foregrad.program.recompute_marks import copied
 from foregrad.record.lift.inputs import Lifted
 
 

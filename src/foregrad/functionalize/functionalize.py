@@ -16,11 +16,11 @@ from torch import fx
 from foregrad.core.errors import CaptureError
 from foregrad.core.size import Formula, Size, replaced, sizes_in
 from foregrad.core.spec import NumberSpec, Spec
-from foregrad.functionalize.contents import Contents
+from foregrad.functionalize.invert_views import INVERSES, PARTS, out_of_place
 from foregrad.functionalize.overlap import covered, depends_on_order, filled_once
-from foregrad.functionalize.replay import Replay, is_kept, state_before
-from foregrad.functionalize.variants import Pure, made_by, variant_for
-from foregrad.functionalize.views import INVERSES, PARTS, out_of_place
+from foregrad.functionalize.pure_variants import Pure, made_by, variant_for
+from foregrad.functionalize.redraw import Replay, is_kept, state_before
+from foregrad.functionalize.storage_values import Contents
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.symbols.data_values import ItemOf

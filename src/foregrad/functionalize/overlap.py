@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 
 from foregrad.core.size import sizes_in, value_of
-from foregrad.functionalize.variants import has_in_place, is_pointwise, writes_out
+from foregrad.functionalize.pure_variants import has_in_place, is_pointwise, writes_out
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.trace import Alias, Op, aliases_in
 from foregrad.torch_private.base import OpOverload

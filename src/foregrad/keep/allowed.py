@@ -30,7 +30,7 @@ _FUNCTIONS = frozenset(
     (
         "builtins.bool", "builtins.bytes", "builtins.complex", "builtins.dict", "builtins.float", "builtins.int",
         "builtins.list", "builtins.slice", "builtins.str", "builtins.tuple",
-        "foregrad.functionalize.replay.rng_state",
+        "foregrad.functionalize.redraw.rng_state",
         "foregrad.record.symbols.scalar_state.to_float32",
         "foregrad.runtime.dead_ends.dead_ends",
         "foregrad.runtime.epilogue.over_memory",

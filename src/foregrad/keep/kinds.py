@@ -28,7 +28,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Numbers": ("backends.numbers", ("given",)),
     "NumberSpec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
     "Overlap": ("runtime.overlap", ("pattern", "sizes", "has_data")),
-    "Pure": ("functionalize.variants", ("op",)),
+    "Pure": ("functionalize.pure_variants", ("op",)),
     "PythonReads": ("runtime.reach", ("target", "state", "modules", "reads", "lost", "module_checks")),
     "RareBackward": (
         "runtime.rare",
@@ -38,7 +38,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         "record.python.executed_code",
         ("names", "globals", "tables", "executed", "computed", "computed_in_libraries", "tested", "looks_around"),
     ),
-    "Replay": ("functionalize.replay", ("op",)),
+    "Replay": ("functionalize.redraw", ("op",)),
     "SamePattern": ("runtime.overlap", ("pattern",)),
     "SameState": ("runtime.same", ("state",)),
     "SameTensors": ("runtime.same", ("specs", "kinds", "free")),

@@ -15,15 +15,15 @@ from torch import fx
 
 from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.spec import Spec
-from foregrad.functionalize.replay import Replay
-from foregrad.functionalize.variants import Pure
+from foregrad.functionalize.pure_variants import Pure
+from foregrad.functionalize.redraw import Replay
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import SHOWERS, finish
 from foregrad.keys.tensors import spec_text
 from foregrad.keys.walk import Walk
-from foregrad.program.marks import MARK, mark_text
 from foregrad.program.program import Calling, Program
+from foregrad.program.recompute_marks import MARK, mark_text
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.symbols.numbers import Expression

@@ -11,15 +11,15 @@ from torch import fx
 from foregrad.core.signature import Input, Output, Signature, identifier
 from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.spec import NumberSpec, Spec, TokenSpec
-from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
 from foregrad.functionalize.functionalize import Functionalizer
-from foregrad.functionalize.plan import plan_effects
-from foregrad.program.chains import link
-from foregrad.program.checks import Checks
-from foregrad.program.clean import clean, copied, memory_of, take_over
+from foregrad.functionalize.plan_effects import plan_effects
+from foregrad.functionalize.version_counters import Counters
+from foregrad.program.dead_code import clean, copied, memory_of, take_over
+from foregrad.program.effect_chains import link
 from foregrad.program.program import Calling, Program
-from foregrad.program.wrapping import gradient_names, part_names, wrapping_of
+from foregrad.program.version_checks import Checks
+from foregrad.program.wrapper_edges import gradient_names, part_names, wrapping_of
 from foregrad.record.lift.declared_state import Store
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer

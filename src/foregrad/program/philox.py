@@ -13,8 +13,8 @@ import torch
 from torch import fx
 
 from foregrad.core.spec import Spec
-from foregrad.program.chains import PHILOX, chains_of
-from foregrad.program.clean import op_of
+from foregrad.program.dead_code import op_of
+from foregrad.program.effect_chains import PHILOX, chains_of
 
 aten = torch.ops.aten
 

@@ -23,9 +23,9 @@ from torch import fx
 
 from foregrad.core.signature import Input, Output, Signature
 from foregrad.core.spec import Spec, dtype_text
-from foregrad.functionalize.replay import Replay
-from foregrad.functionalize.variants import Pure
-from foregrad.program.marks import mark_text
+from foregrad.functionalize.pure_variants import Pure
+from foregrad.functionalize.redraw import Replay
+from foregrad.program.recompute_marks import mark_text
 from foregrad.record.trace import Origin
 from foregrad.torch_private.base import OpOverload
 

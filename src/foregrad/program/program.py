@@ -14,13 +14,13 @@ from foregrad.core.errors import GuardError
 from foregrad.core.signature import Signature
 from foregrad.core.size import Formula, Size
 from foregrad.functionalize.effects import Effects
-from foregrad.program.chains import Ends, link, unlinked
-from foregrad.program.checks import Checks
-from foregrad.program.marks import Which, has_marks, marked, marked_alike
+from foregrad.program.effect_chains import Ends, link, unlinked
 from foregrad.program.printer import listing
+from foregrad.program.recompute_marks import Which, has_marks, marked, marked_alike
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
-from foregrad.program.wrapping import Wrapping
+from foregrad.program.version_checks import Checks
+from foregrad.program.wrapper_edges import Wrapping
 from foregrad.record.lift.declared_state import Store
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer

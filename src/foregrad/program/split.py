@@ -9,9 +9,9 @@ from torch import fx
 
 from foregrad.core.signature import Signature
 from foregrad.core.spec import Spec
-from foregrad.functionalize.replay import Replay, state_before
-from foregrad.program.clean import clean, is_draw, is_view, memory_of
-from foregrad.program.marks import copied, has_marks, is_recomputed
+from foregrad.functionalize.redraw import Replay, state_before
+from foregrad.program.dead_code import clean, is_draw, is_view, memory_of
+from foregrad.program.recompute_marks import copied, has_marks, is_recomputed
 from foregrad.torch_private.base import lazy_graph_module
 
 

@@ -12,11 +12,11 @@ from torch import fx
 from foregrad.core.errors import ProgramError
 from foregrad.core.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
 from foregrad.core.tokens import after
-from foregrad.functionalize.replay import Replay, rng_state
-from foregrad.functionalize.variants import Pure
-from foregrad.program.chains import broken_links
-from foregrad.program.clean import is_view
-from foregrad.program.marks import broken_marks
+from foregrad.functionalize.pure_variants import Pure
+from foregrad.functionalize.redraw import Replay, rng_state
+from foregrad.program.dead_code import is_view
+from foregrad.program.effect_chains import broken_links
+from foregrad.program.recompute_marks import broken_marks
 from foregrad.record.ghosts.table import HIDDEN_WRITES
 from foregrad.torch_private.base import OpOverload
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.program.clean import is_view
+from foregrad.program.dead_code import is_view
 from foregrad.regions.fallbacks import Fallback, together
 from foregrad.regions.find import find_pieces
 from foregrad.regions.steps import Form, Steps

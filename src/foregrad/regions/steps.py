@@ -16,7 +16,7 @@ import torch
 from torch import fx
 
 from foregrad.core.spec import Spec
-from foregrad.program.clean import is_view
+from foregrad.program.dead_code import is_view
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, Replay, siblings
-from foregrad.program.clean import is_view
+from foregrad.program.dead_code import is_view
 from foregrad.program.split import Saved
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer

@@ -20,11 +20,11 @@ from foregrad.backends.compilers import compiles
 from foregrad.backends.guarded import Guarded
 from foregrad.core.errors import BackwardError
 from foregrad.core.size import frozen_all
+from foregrad.passes.donation import donate
 from foregrad.process.forks import lock, undivided
 from foregrad.program.build import Stage, build
-from foregrad.program.donate import donate
-from foregrad.program.kept import fitted
 from foregrad.program.program import Program
+from foregrad.program.reuse_saved import fitted
 from foregrad.program.split import Halves, Saved
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Layouts, usual_layouts

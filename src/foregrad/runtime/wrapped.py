@@ -12,7 +12,7 @@ from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import Rewritten, Wrapped
 from foregrad.core.wrapper_subclass import Recipe
 from foregrad.program.program import Calling
-from foregrad.program.wrapping import Wrap, Wrapping
+from foregrad.program.wrapper_edges import Wrap, Wrapping
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.wrapper_results import Look, OuterRef
 from foregrad.runtime.epilogue import set_mode

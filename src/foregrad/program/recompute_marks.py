@@ -15,8 +15,8 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.core.errors import ProgramError
-from foregrad.functionalize.replay import rng_state
-from foregrad.program.clean import has_effect, is_draw, is_view, maker_of, memory_of
+from foregrad.functionalize.redraw import rng_state
+from foregrad.program.dead_code import has_effect, is_draw, is_view, maker_of, memory_of
 from foregrad.record.trace import Origin
 from foregrad.torch_private.base import lazy_graph_module
 

@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.effects import Copy, GoOn
-from foregrad.program.clean import is_view
+from foregrad.program.dead_code import is_view
 from foregrad.program.program import Program
 from foregrad.record.lift.inputs import Lifted
 from foregrad.torch_private.base import lazy_graph_module

@@ -23,7 +23,7 @@ from torch import fx
 from foregrad.core.signature import Input, Output, Signature
 from foregrad.core.spec import TokenSpec
 from foregrad.core.tokens import TOKEN_ROLES, after
-from foregrad.program.clean import op_of
+from foregrad.program.dead_code import op_of
 from foregrad.record.impure import draws, effect_of
 from foregrad.torch_private.base import lazy_graph_module
 

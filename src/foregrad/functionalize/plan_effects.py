@@ -10,7 +10,6 @@ import torch
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged
-from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import (
     Attach,
     Bump,
@@ -24,9 +23,10 @@ from foregrad.functionalize.effects import (
     Wrap,
     refs,
 )
-from foregrad.functionalize.flags import plan_flags
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
-from foregrad.functionalize.versions import Versions
+from foregrad.functionalize.requires_grad import plan_flags
+from foregrad.functionalize.version_bumps import Versions
+from foregrad.functionalize.version_counters import Counters
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.recording import Recording
 from foregrad.record.results import Base, Results, is_function_view

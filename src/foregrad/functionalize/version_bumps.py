@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foregrad.functionalize.counters import Counters
 from foregrad.functionalize.effects import Bump, Replay, Step, is_bump, is_view
+from foregrad.functionalize.version_counters import Counters
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.trace import Storage

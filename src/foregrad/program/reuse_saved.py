@@ -14,8 +14,8 @@ from torch import fx
 
 from foregrad.core.errors import BackwardError, ProgramError
 from foregrad.core.spec import Spec, contiguous_stride
-from foregrad.program.marks import copied
 from foregrad.program.program import Program
+from foregrad.program.recompute_marks import copied
 from foregrad.program.split import Halves, Saved
 
 _LAYOUT = "layout"

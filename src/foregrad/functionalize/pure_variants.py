@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.core.spec import Spec
-from foregrad.functionalize.stand_ins import look_of, stand_ins
+from foregrad.functionalize.example_arguments import look_of, stand_ins
 from foregrad.record.ghosts.op_results import Made
 from foregrad.record.ghosts.table import GhostTable, kind_of, written_places
 from foregrad.record.trace import Alias, Op, aliases_in

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.variants import Pure
+from foregrad.functionalize.pure_variants import Pure
 from foregrad.record.ghosts.table import kind_of
 from foregrad.record.impure import draws, effect_of
 from foregrad.torch_private.base import OpOverload
