@@ -13,8 +13,9 @@ from collections.abc import Callable
 import torch
 
 from benchmarks.measure import add_options, interleave, start, table
-from foregrad.backends.convolutions import Convolutions, gains_by_channels_last, is_quicker
-from foregrad.backends.winograd import build_convolutions
+from foregrad.backends.kernels.convolutions import Convolutions
+from foregrad.backends.kernels.winograd import build_convolutions
+from foregrad.passes.convolution_sizes import gains_by_channels_last, is_quicker
 
 aten = torch.ops.aten
 LAST = torch.channels_last

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import foregrad as fg
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.guarded_code import Guarded
 
 
 class Of(nn.Module):

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 import foregrad as fg
 from foregrad.backends import aoti, toolchain
 from foregrad.backends import build_library as library
-from foregrad.backends.compilers import AOTI
+from foregrad.backends.compiling import AOTI
 from foregrad.backends.library import Library
 from foregrad.core.spec import Spec
 from foregrad.process.folders import cache_folder

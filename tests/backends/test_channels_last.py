@@ -6,8 +6,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import foregrad as fg
-from foregrad.backends.channels_last import channels_last
 from foregrad.backends.toolchain import compiler
+from foregrad.passes.channels_last import channels_last
 
 
 class Net(nn.Module):

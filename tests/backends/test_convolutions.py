@@ -11,10 +11,11 @@ from torch.nn import functional as F
 
 import foregrad as fg
 from foregrad.backends import choose
-from foregrad.backends.channels_last import channels_last
-from foregrad.backends.convolutions import Convolutions, is_quicker, square_size
-from foregrad.backends.winograd import build_convolutions
+from foregrad.backends.kernels.convolutions import Convolutions, square_size
+from foregrad.backends.kernels.winograd import build_convolutions
 from foregrad.keep.warm import FOUND
+from foregrad.passes.channels_last import channels_last
+from foregrad.passes.convolution_sizes import is_quicker
 
 pytestmark = pytest.mark.skipif(choose.compiler() is None, reason="there is no C++ compiler")
 
@@ -241,7 +242,8 @@ SCRIPT = """
     y = ours(x)
     y.square().sum().backward()
     print(y.sum().item(), model[0].weight.grad.sum().item())
-    print(sys.argv[2] == "saved" or ours.captures[0].origin.how, "foregrad.backends.convolutions" in sys.modules)
+    has_ours = "foregrad.backends.kernels.convolutions" in sys.modules
+    print(sys.argv[2] == "saved" or ours.captures[0].origin.how, has_ours)
     print([name for name in ("torch._inductor", "foregrad.record.recorder") if name in sys.modules])
     if sys.argv[2] == "first":
         ours.save(sys.argv[1] + "/model.fg")

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 import foregrad as fg
-from foregrad.backends import choose, compilers, inductor
+from foregrad.backends import choose, inductor
+from foregrad.backends import compiling as compilers
 
 pytestmark = pytest.mark.skipif(choose.compiler() is None, reason="there is no C++ compiler")
 X = torch.randn(4, 4)

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.backends.gaps import without_gaps
+from foregrad.passes.dense_writes import without_gaps
 
 aten = torch.ops.aten
 

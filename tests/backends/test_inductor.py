@@ -10,7 +10,8 @@ from torch import nn
 
 import foregrad as fg
 from benchmarks.models import ResidualStack
-from foregrad.backends import choose, compilers, inductor
+from foregrad.backends import choose, inductor
+from foregrad.backends import compiling as compilers
 from foregrad.backends.lower import lower
 from foregrad.torch_private.inductor import inductor_decompositions
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from foregrad.backends import toolchain
-from foregrad.backends.kernels import build_kernels, in_one_file, shared_out
+from foregrad.backends.kernels.build import build_kernels, in_one_file, shared_out
 
 ADD = """
 #include <cmath>

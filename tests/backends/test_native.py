@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import foregrad as fg
-from foregrad.backends import kernels, toolchain
-from foregrad.backends.arrange import arranged, arranged_in_order
-from foregrad.backends.native import Made, Plan, Result, native
-from foregrad.backends.products import PRODUCTS, Matrix, product_call
+from foregrad.backends import toolchain
+from foregrad.backends.cpp_wrapper import Made, Plan, Result, native
+from foregrad.backends.kernels import build as kernels
+from foregrad.backends.kernels.buffer_layout import arranged, arranged_in_order
+from foregrad.backends.kernels.products import PRODUCTS, Matrix, product_call
 
 needs_compiler = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 

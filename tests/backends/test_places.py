@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import foregrad as fg
 from foregrad.backends import choose
-from foregrad.backends.places import by_views
+from foregrad.passes.strided_access import by_views
 
 needs_compiler = pytest.mark.skipif(choose.compiler() is None, reason="there is no C++ compiler")
 aten = torch.ops.aten

@@ -8,7 +8,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.backends import choose
-from foregrad.backends.scalars import read_once
+from foregrad.backends.kernels.scalars import read_once
 
 READ = "[static_cast<int64_t>(0L)]"
 

@@ -10,10 +10,10 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.backends.native import Made, Plan, Result
-from foregrad.backends.series import Series
+from foregrad.backends.cpp_wrapper import Made, Plan, Result
+from foregrad.backends.kernels.call_sequence import Series
+from foregrad.backends.kernels.write_call_sequence import Function, stretches
 from foregrad.backends.stitch import _taken, stitch
-from foregrad.backends.write_series import Function, stretches
 from foregrad.core.generated import generated_of
 from foregrad.regions.regions import RegionCall, Regions
 

@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.backends import stack, toolchain
-from foregrad.backends.stack import stacked
+from foregrad.backends import toolchain
+from foregrad.passes import stacked_products as stack
+from foregrad.passes.stacked_products import stacked
 
 aten = torch.ops.aten
 

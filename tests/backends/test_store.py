@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from foregrad.backends.store import Store
+from foregrad.backends.build_store import Store
 
 
 @pytest.fixture

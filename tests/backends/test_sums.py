@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.backends.sums import one_product
+from foregrad.passes.sums_of_products import one_product
 
 aten = torch.ops.aten
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.backends.updates import early_updates
+from foregrad.passes.early_updates import early_updates
 
 aten = torch.ops.aten
 

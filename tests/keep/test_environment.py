@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch._inductor.config
 
-from foregrad.backends.compilers import AOTI, Inductor
+from foregrad.backends.compiling import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
 from foregrad.keys import environment, installed
 from foregrad.keys.environment import environment_of, environment_of_sources

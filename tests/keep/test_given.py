@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import foregrad as fg
-from foregrad.backends.compilers import Inductor
+from foregrad.backends.compiling import Inductor
 from foregrad.entries.trust import PublicKey, SharedKey
 from foregrad.keep.warm import cache_for
 

@@ -7,8 +7,8 @@ from torch import fx, nn
 
 import foregrad as fg
 from foregrad.backends.eager import compile_graph
-from foregrad.backends.in_place import in_place
 from foregrad.core.spec import Spec
+from foregrad.passes.in_place import in_place
 
 aten = torch.ops.aten
 

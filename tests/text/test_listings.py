@@ -8,7 +8,7 @@ import torch
 import foregrad as fg
 from foregrad.backends.backend import FromList
 from foregrad.backends.eager import compile_graph
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.guarded_code import Guarded
 from foregrad.backends.stitch import stitch
 from foregrad.regions.regions import find_regions
 from tests.compare import leaf

@@ -13,11 +13,11 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.backends.build_library import library
-from foregrad.backends.builds import stopped_by_interrupts
 from foregrad.backends.compilable import can_compile, with_memory
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.cpp_builds import stopped_by_interrupts
+from foregrad.backends.guarded_code import Guarded
 from foregrad.backends.inductor import Fuser, first_line, no_library, one_at_a_time
-from foregrad.backends.numbers import with_tensors
+from foregrad.backends.numbers_as_tensors import with_tensors
 from foregrad.core.errors import FallbackWarning
 from foregrad.core.generated import load_source
 from foregrad.process.progress import part

@@ -11,9 +11,9 @@ from typing import Any
 
 from torch import fx
 
+from foregrad.backends.build_store import Store
 from foregrad.backends.library import Library
 from foregrad.backends.lower import Lowered
-from foregrad.backends.store import Store
 from foregrad.backends.toolchain import digest, prepare
 from foregrad.process.progress import part
 from foregrad.torch_private.inductor import compile_library, library_key

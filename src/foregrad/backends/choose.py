@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from foregrad.backends.backend import Backend
-from foregrad.backends.compilers import AOTI, Inductor, compiles
+from foregrad.backends.compiling import AOTI, Inductor, compiles
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.toolchain import compiler
 
@@ -27,12 +27,12 @@ def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
 def suit_kernels(program: Program) -> Program:
     """Views in place of places in memory, images laid out as the kernels of convolutions want them, one long product
     for the sum of many or for many with one factor, no gaps in memory, and weights updated while they are in cache."""
-    from foregrad.backends.channels_last import channels_last
-    from foregrad.backends.gaps import without_gaps
-    from foregrad.backends.places import by_views
-    from foregrad.backends.stack import stacked
-    from foregrad.backends.sums import one_product
-    from foregrad.backends.updates import early_updates
+    from foregrad.passes.channels_last import channels_last
+    from foregrad.passes.dense_writes import without_gaps
+    from foregrad.passes.early_updates import early_updates
+    from foregrad.passes.stacked_products import stacked
+    from foregrad.passes.strided_access import by_views
+    from foregrad.passes.sums_of_products import one_product
 
     return early_updates(without_gaps(stacked(one_product(channels_last(by_views(program))))))
 

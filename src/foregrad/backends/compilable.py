@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.eager import ASKS_GRAD_MODE
-from foregrad.backends.numbers import can_be_in_tensors, takes_numbers
+from foregrad.backends.numbers_as_tensors import can_be_in_tensors, takes_numbers
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.functionalize.redraw import Replay, rng_state
 from foregrad.program.dead_code import has_effect, is_view, op_of

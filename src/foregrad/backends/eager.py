@@ -35,7 +35,7 @@ from foregrad.torch_private.base import (
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:
     """A function of the graph's inputs that runs its ops one by one."""
-    from foregrad.backends.in_place import in_place  # which needs all that a recording needs
+    from foregrad.passes.in_place import in_place  # which needs all that a recording needs
 
     source, namespace = graph_source(in_place(module), name)
     return load_source(source, namespace, name)

@@ -17,19 +17,19 @@ from torch import fx
 
 from foregrad.backends.backend import FromList, Runner
 from foregrad.backends.build_library import library
-from foregrad.backends.builds import stopped_by_interrupts
-from foregrad.backends.code import code_of
 from foregrad.backends.compilable import can_compile, is_opaque, line_of, name_of, opaque_ops, with_memory
+from foregrad.backends.cpp_builds import stopped_by_interrupts
+from foregrad.backends.cpp_wrapper import may_be_native
 from foregrad.backends.eager import compile_graph as run_op_by_op
-from foregrad.backends.guarded import Guarded, fitting
-from foregrad.backends.kernels import build_kernels
+from foregrad.backends.guarded_code import Guarded, fitting
+from foregrad.backends.inductor_code import code_of
+from foregrad.backends.kernels.build import build_kernels
+from foregrad.backends.kernels.winograd import build_convolutions, called_instead, has_convolutions
+from foregrad.backends.kernels.write_call_sequence import function_in
 from foregrad.backends.lower import Lowered, lower
-from foregrad.backends.native import may_be_native
-from foregrad.backends.numbers import with_numbers, with_tensors
+from foregrad.backends.numbers_as_tensors import with_numbers, with_tensors
 from foregrad.backends.stitch import Compiled, stitch
 from foregrad.backends.toolchain import prepare
-from foregrad.backends.winograd import build_convolutions, called_instead, has_convolutions
-from foregrad.backends.write_series import function_in
 from foregrad.functionalize.redraw import keeps_states
 from foregrad.process.forks import lock
 from foregrad.process.no_warnings import no_warnings

@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.moments import IN_DOUBLE
-from foregrad.backends.numbers import in_tensors, takes_numbers
+from foregrad.backends.double_precision_sums import IN_DOUBLE
+from foregrad.backends.numbers_as_tensors import in_tensors, takes_numbers
 from foregrad.core.spec import Spec
 from foregrad.torch_private.base import FakeTensorMode, OpOverload, lazy_graph_module
 from foregrad.torch_private.inductor import fake_mode, trace_decomposed

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from foregrad.backends.eager import Names
-from foregrad.backends.write_series import Function, Writer, stretches
+from foregrad.backends.kernels.write_call_sequence import Function, Writer, stretches
 from foregrad.core.generated import load_source
 from foregrad.regions.regions import RegionCall, Regions
 from foregrad.torch_private.base import empty_strided_cpu, reinterpret_tensor

@@ -37,7 +37,7 @@ def compiler() -> str | None:
 @cache
 def prepare() -> Toolchain:
     """Let Inductor know what this machine's toolchain can do: asked once, then read from a file."""
-    from foregrad.backends.builds import builds
+    from foregrad.backends.cpp_builds import builds
     from foregrad.torch_private.cpp_builds import (
         build_with,
         end_with_this_process,

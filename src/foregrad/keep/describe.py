@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.guarded_code import Guarded
 from foregrad.backends.library import Library
 from foregrad.core.errors import CannotKeep
 from foregrad.core.generated import Generated, generated_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.guarded_code import Guarded
 from foregrad.backends.library import Library
 from foregrad.core.generated import generated_of
 from foregrad.core.signature import Input, Output

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foregrad.backends.backend import Backend
-from foregrad.backends.compilers import compiles
+from foregrad.backends.compiling import compiles
 from foregrad.core.errors import CannotKeep, ForegradError
 from foregrad.core.generated import generated_of
 from foregrad.core.spec import Spec

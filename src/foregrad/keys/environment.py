@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from foregrad.backends.backend import Backend
-from foregrad.backends.compilers import AOTI, Inductor
+from foregrad.backends.compiling import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.toolchain import compiler, version_text
 from foregrad.keys.ingredients import Ingredient, Key

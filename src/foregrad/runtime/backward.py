@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.guarded_code import Guarded
 from foregrad.core.errors import BackwardError
 from foregrad.core.spec import restrided
 from foregrad.core.wrapper_autograd import Whole, whole

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.guarded_code import Guarded
 from foregrad.core.errors import CannotKeep, FallbackWarning
 from foregrad.record.frames import user_frame
 from foregrad.record.trace import Origin

@@ -16,8 +16,8 @@ from torch import fx
 
 from foregrad.backends.backend import Runner, start
 from foregrad.backends.choose import can_write
-from foregrad.backends.compilers import compiles
-from foregrad.backends.guarded import Guarded
+from foregrad.backends.compiling import compiles
+from foregrad.backends.guarded_code import Guarded
 from foregrad.core.errors import BackwardError
 from foregrad.core.size import frozen_all
 from foregrad.passes.donation import donate

@@ -21,10 +21,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.convolutions import Convolutions, is_quicker
-from foregrad.backends.kernels import in_one_file
-from foregrad.backends.transforms import TRANSFORMS
-from foregrad.backends.vectors import VECTORS
+from foregrad.backends.kernels.build import in_one_file
+from foregrad.backends.kernels.convolutions import Convolutions
+from foregrad.backends.kernels.vectors import VECTORS
+from foregrad.backends.kernels.winograd_transforms import TRANSFORMS
+from foregrad.passes.convolution_sizes import is_quicker
 from foregrad.torch_private.inductor import build_module
 
 aten = torch.ops.aten

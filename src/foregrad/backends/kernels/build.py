@@ -13,9 +13,9 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from foregrad.backends.native import native
-from foregrad.backends.scalars import read_once
-from foregrad.backends.write_series import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
+from foregrad.backends.cpp_wrapper import native
+from foregrad.backends.kernels.scalars import read_once
+from foregrad.backends.kernels.write_call_sequence import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
 from foregrad.torch_private.inductor import build_module, num_builds_at_once
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.

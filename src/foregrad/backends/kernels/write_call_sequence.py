@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foregrad.backends.arrange import arranged_in_order
-from foregrad.backends.native import Plan, Result
-from foregrad.backends.series import Series
+from foregrad.backends.cpp_wrapper import Plan, Result
+from foregrad.backends.kernels.buffer_layout import arranged_in_order
+from foregrad.backends.kernels.call_sequence import Series
 from foregrad.regions.regions import RegionCall
 
 #: In the module of a region: the function that runs a series, that which says where the region's is, and its plan.

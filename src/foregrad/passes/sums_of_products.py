@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.join import joined, node_like
 from foregrad.core.spec import Spec
+from foregrad.passes.joined_matrices import joined, node_like
 from foregrad.program.dead_code import clean
 from foregrad.program.program import Program
 from foregrad.program.recompute_marks import copied

@@ -24,8 +24,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.arrange import arranged
-from foregrad.backends.products import PRODUCTS, Matrix, fetch_call, product_call
+from foregrad.backends.kernels.buffer_layout import arranged
+from foregrad.backends.kernels.products import PRODUCTS, Matrix, fetch_call, product_call
 from foregrad.record.impure import is_random
 from foregrad.torch_private.base import OpOverload
 

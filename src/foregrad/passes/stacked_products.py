@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.join import joined, node_like
 from foregrad.core.spec import Spec, contiguous_stride
+from foregrad.passes.joined_matrices import joined, node_like
 from foregrad.program.dead_code import clean, is_view, memory_of
 from foregrad.program.program import Program
 from foregrad.program.recompute_marks import MARK, copied

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.backends.convolutions import gains_by_channels_last
 from foregrad.core.spec import NumberSpec, Spec
+from foregrad.passes.convolution_sizes import gains_by_channels_last
 from foregrad.program.program import Program
 from foregrad.program.reuse_saved import in_layout
 from foregrad.torch_private.base import FakeTensorMode, OpOverload, lazy_graph_module

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from foregrad.backends.sixteen import SIXTEEN
-from foregrad.backends.vectors import VECTORS
+from foregrad.backends.kernels.avx512 import SIXTEEN
+from foregrad.backends.kernels.vectors import VECTORS
 
 #: Multiplications up to which one core is done before a library, with its threads, would be.
 _MOST_MULTIPLICATIONS = 1 << (24 if torch.backends.cpu.get_cpu_capability() == "AVX512" else 22)

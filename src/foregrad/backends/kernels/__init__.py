@@ -1,0 +1,1 @@
+"""Kernels: C++ of our own, convolutions, small products and the calls between them."""
