@@ -17,11 +17,11 @@ from foregrad.core.errors import BackwardError
 from foregrad.core.spec import Spec
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import named_leaves
-from foregrad.runtime.same import example_of
+from foregrad.runtime.guards.torch_guards import example_of
 from foregrad.torch_private.base import has_hooks, tree_flatten, tree_unflatten
 
 if TYPE_CHECKING:
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 
 def not_made_again(arguments: dict[str, Any]) -> list[str]:

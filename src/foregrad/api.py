@@ -14,7 +14,7 @@ from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse
 from foregrad.compile import Compiled
 from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
-from foregrad.runtime.way import Pass, Way
+from foregrad.runtime.build_options import Pass, Way
 from foregrad.store.cache import Cache
 
 

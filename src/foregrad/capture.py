@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import CaptureError
-from foregrad.looking import Looked, look
 from foregrad.process.forks import undivided
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.program.build import Stage, build
@@ -46,6 +45,7 @@ from foregrad.record.results import find_results
 from foregrad.record.symbols.dimensions import Dimensions, Sizes
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.tracebacks import readable
+from foregrad.runtime.guards.python_reads import Looked, look
 from foregrad.torch_private.base import no_dispatch_modes, tree_leaves
 
 

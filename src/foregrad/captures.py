@@ -12,8 +12,8 @@ from foregrad.keep.warm import Origin
 from foregrad.keys.ingredients import Key
 from foregrad.keys.sources import Sources
 from foregrad.process.progress import Timings
-from foregrad.runtime.autograd import has_nodes
-from foregrad.runtime.miss import PYTHON
+from foregrad.runtime.autograd_function import has_nodes
+from foregrad.runtime.sentinels import PYTHON
 
 if TYPE_CHECKING:
     from foregrad.dynamic import Conditions
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from foregrad.record.python.executed_code import Reads
     from foregrad.record.python.side_effects import Change
     from foregrad.regions.regions import Regions
-    from foregrad.runtime.halves import CompiledStage
-    from foregrad.runtime.python_guard import PythonGuard
+    from foregrad.runtime.compiled_stage import CompiledStage
+    from foregrad.runtime.guards.python_guard import PythonGuard
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,9 +19,9 @@ from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
 from foregrad.process.progress import Timings, part, watched
 from foregrad.record.tracebacks import readable
-from foregrad.runtime.dispatch import FEW, Dispatch
-from foregrad.runtime.miss import MISS
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
+from foregrad.runtime.guards.dispatch import FEW, Dispatch
+from foregrad.runtime.sentinels import MISS
 from foregrad.torch_private.base import under_foreign_control
 from foregrad.warm_starts import WarmStarts
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from foregrad.entries.trust import Signer
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.regions.regions import Regions
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
     from foregrad.twins import Twins
 
 
@@ -162,7 +162,7 @@ class Compiled(WarmStarts):
     def _new_capture(
         self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
     ) -> Capture:
-        from foregrad.runtime.reasons import describe_call, reason_for
+        from foregrad.runtime.guards.reasons import describe_call, reason_for
 
         timings = Timings()
         with watched(timings, self.name, show=way.shows_progress):

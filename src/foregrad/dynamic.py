@@ -11,7 +11,7 @@ import torch
 
 from foregrad.choice import Choice
 from foregrad.record.lift.arguments import argument_names, bind_arguments, named_leaves
-from foregrad.runtime.formulas import Dims, formulas
+from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.torch_private.base import tree_flatten
 
 if TYPE_CHECKING:

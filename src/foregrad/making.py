@@ -24,12 +24,12 @@ from foregrad.record.lift.inputs import Lifted
 from foregrad.record.python.container_arguments import Edits
 from foregrad.record.results import reshaped_views
 from foregrad.regions.regions import region_notes
-from foregrad.runtime.assumptions import Assumptions
+from foregrad.runtime.build_options import Way
 from foregrad.runtime.call import CallWriter
-from foregrad.runtime.guards import GuardWriter
-from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.miss import MISS, PYTHON
-from foregrad.runtime.way import Way
+from foregrad.runtime.compiled_stage import CompiledStage
+from foregrad.runtime.guards.assumptions import Assumptions
+from foregrad.runtime.guards.write_guards import GuardWriter
+from foregrad.runtime.sentinels import MISS, PYTHON
 
 
 def make_capture(

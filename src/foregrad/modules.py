@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy as is_uninitialized
 from foregrad.compile import Compiled
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.tracebacks import readable
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured

@@ -20,7 +20,7 @@ from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.keep.lookup import Lookup
 from foregrad.keep.warm import Origin, cache_for
 from foregrad.keys.sources import Sources
-from foregrad.runtime.way import Pass, Way
+from foregrad.runtime.build_options import Pass, Way
 from foregrad.store.cache import Cache
 from foregrad.torch_private.base import tell_it_steps
 from foregrad.torch_private.native_code import has_hidden_hooks

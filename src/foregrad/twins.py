@@ -18,9 +18,9 @@ from foregrad.core.spec import Spec
 from foregrad.process.forks import lock
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Recording
-from foregrad.runtime.formulas import Dims, formulas
-from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.same import example_of
+from foregrad.runtime.compiled_stage import CompiledStage
+from foregrad.runtime.guards.torch_guards import example_of
+from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.torch_private.base import tree_flatten, tree_unflatten
 
 

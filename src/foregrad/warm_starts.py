@@ -21,14 +21,14 @@ from foregrad.keys.ingredients import Key, differences
 from foregrad.keys.sources import Sources, sources_of
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import bind_arguments
-from foregrad.runtime.dispatch import Dispatch
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
+from foregrad.runtime.guards.dispatch import Dispatch
 
 if TYPE_CHECKING:
     from foregrad.capture import Captured
     from foregrad.record.python.side_effects import Change
     from foregrad.record.symbols.dimensions import Dimensions
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class WarmStarts:
         about = found.about
         again.expected = about["contents"]
         if about["slow"]:
-            from foregrad.runtime.fallbacks import warn_of_slow_parts
+            from foregrad.runtime.fallback_warnings import warn_of_slow_parts
 
             warn_of_slow_parts(self.name, about["slow"])
         capture = Capture(
@@ -207,7 +207,7 @@ class WarmStarts:
 
     def _keep(self, one: ToKeep) -> None:
         """Leave a capture, which has run, to later processes."""
-        from foregrad.runtime.fallbacks import slow_parts
+        from foregrad.runtime.fallback_warnings import slow_parts
 
         made, lookup, call = one.made, one.lookup, one.call
         if call.key in self._wrong:

@@ -8,7 +8,7 @@ from torch import nn
 from foregrad.backends.eager import compile_graph
 from foregrad.capture import capture_call
 from foregrad.keys.program_key import program_key
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 
 
 def views(x, y):

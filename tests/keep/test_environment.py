@@ -15,7 +15,7 @@ from foregrad.backends.eager import compile_graph
 from foregrad.keys import environment, installed
 from foregrad.keys.environment import environment_of, environment_of_sources
 from foregrad.keys.ingredients import differences
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 
 INDUCTOR = Way(Inductor())
 

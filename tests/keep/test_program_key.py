@@ -16,7 +16,7 @@ from foregrad.backends.eager import compile_graph
 from foregrad.capture import capture_call
 from foregrad.keys.ingredients import differences
 from foregrad.keys.program_key import program_key
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 
 WAY = Way(compile_graph)
 X = torch.ones(4, 3)

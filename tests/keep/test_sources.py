@@ -15,7 +15,7 @@ from foregrad.backends.eager import compile_graph
 from foregrad.keys.environment import environment_of
 from foregrad.keys.ingredients import differences
 from foregrad.keys.sources import sources_of
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 
 X = torch.ones(3)
 SCALE = 2

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.runtime.dispatch import FEW, Dispatch
-from foregrad.runtime.miss import MISS
+from foregrad.runtime.guards.dispatch import FEW, Dispatch
+from foregrad.runtime.sentinels import MISS
 
 MANY = 3 * FEW
 

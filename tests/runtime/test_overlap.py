@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from foregrad.runtime.overlap import Overlap
+from foregrad.runtime.guards.overlap import Overlap
 
 memory = torch.zeros(100)
 

@@ -1,6 +1,6 @@
 """Reasons: short enough to read."""
 
-from foregrad.runtime.reasons import reason_for
+from foregrad.runtime.guards.reasons import reason_for
 
 
 def test_a_reason_names_what_differs():

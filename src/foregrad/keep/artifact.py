@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from foregrad.backends.backend import Backend
     from foregrad.entries.trust import Key, Signer
     from foregrad.program.program import Program
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 _TENSORS = "state.safetensors"
 

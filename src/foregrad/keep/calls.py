@@ -14,12 +14,12 @@ from foregrad.keep.hook_places import names_in
 from foregrad.keep.places import Places
 from foregrad.keep.restore import Restorer, as_described
 from foregrad.process.garbage_collection import no_garbage_collection
-from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED
-from foregrad.runtime.same import SameState
+from foregrad.runtime.guards.torch_guards import SameState
+from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED
 
 if TYPE_CHECKING:
     from foregrad.backends.backend import Backend
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 OBJECTS = "objects.json"
 MOST_OBJECTS_BYTES = 256 << 20  # those of a large model have a few million

@@ -22,7 +22,7 @@ from typing import Any
 
 from foregrad.core.errors import CorruptArtifact
 from foregrad.keep.allowed import refused
-from foregrad.runtime.miss import TENSORS
+from foregrad.runtime.sentinels import TENSORS
 
 _NAME = re.compile(r"_?[A-Za-z][A-Za-z0-9_]*|_", re.ASCII)
 _REMARK = re.compile(r": return MISS  # (.*)$")

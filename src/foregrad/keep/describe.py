@@ -26,10 +26,10 @@ from foregrad.keep.kinds import parts_of
 from foregrad.keep.known import ROOTS, name_of
 from foregrad.keep.places import Places
 from foregrad.keep.plain import to_json
-from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.rare import KeptStage
-from foregrad.runtime.reach import Lost
-from foregrad.runtime.wrapped import SameWrapper
+from foregrad.runtime.compiled_stage import CompiledStage
+from foregrad.runtime.guards.reach import Lost
+from foregrad.runtime.partial_backward import KeptStage
+from foregrad.runtime.wrapper_tensors import SameWrapper
 from foregrad.torch_private.base import OpOverload, TreeSpec
 from foregrad.torch_private.serialization import op_namespace, tree_spec_to_text
 

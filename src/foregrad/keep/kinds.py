@@ -14,7 +14,7 @@ from foregrad.keep.known import find
 #: Where the class of a kind is, and the attributes that are the arguments it is made with.
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Asked": ("runtime.tangents", ("stage", "layouts")),
-    "AutogradFunction": ("runtime.autograd", ("name", "forward", "backward")),
+    "AutogradFunction": ("runtime.autograd_function", ("name", "forward", "backward")),
     "CompiledBackward": (
         "runtime.backward",
         ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "live", "at"),
@@ -27,11 +27,11 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Numbered": ("backends.numbers_as_tensors", ("run", "places")),
     "Numbers": ("backends.numbers_as_tensors", ("given",)),
     "NumberSpec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
-    "Overlap": ("runtime.overlap", ("pattern", "sizes", "has_data")),
+    "Overlap": ("runtime.guards.overlap", ("pattern", "sizes", "has_data")),
     "Pure": ("functionalize.pure_variants", ("op",)),
-    "PythonReads": ("runtime.reach", ("target", "state", "modules", "reads", "lost", "module_checks")),
+    "PythonReads": ("runtime.guards.reach", ("target", "state", "modules", "reads", "lost", "module_checks")),
     "RareBackward": (
-        "runtime.rare",
+        "runtime.partial_backward",
         ("stage", "order", "carried", "num_saved", "num_leading", "has_live", "has_end", "has_dims"),
     ),
     "Reads": (
@@ -39,9 +39,9 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("names", "globals", "tables", "executed", "computed", "computed_in_libraries", "tested", "looks_around"),
     ),
     "Replay": ("functionalize.redraw", ("op",)),
-    "SamePattern": ("runtime.overlap", ("pattern",)),
-    "SameState": ("runtime.same", ("state",)),
-    "SameTensors": ("runtime.same", ("specs", "kinds", "free")),
+    "SamePattern": ("runtime.guards.overlap", ("pattern",)),
+    "SameState": ("runtime.guards.torch_guards", ("state",)),
+    "SameTensors": ("runtime.guards.torch_guards", ("specs", "kinds", "free")),
     "Series": ("backends.kernels.call_sequence", ("run", "addresses", "table")),
     "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
     "Spec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),

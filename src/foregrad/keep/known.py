@@ -19,7 +19,7 @@ ROOTS = ("builtins", "foregrad", "math", "operator", "torch")
 #: Where to look for an object that does not say where it comes from.
 _HOMES = (
     "foregrad.torch_private.base",
-    "foregrad.runtime.miss",
+    "foregrad.runtime.sentinels",
     "torch._C._VariableFunctions",
     "torch._C._nn",
     "torch._C._linalg",

@@ -13,9 +13,9 @@ from foregrad.core.errors import GuardError
 from foregrad.core.generated import generated_of
 from foregrad.process.forks import lock
 from foregrad.process.progress import Part, Timings
-from foregrad.runtime.miss import MISS, TENSORS
-from foregrad.runtime.reasons import text_of
-from foregrad.runtime.same import SameState, SameTensors
+from foregrad.runtime.guards.reasons import text_of
+from foregrad.runtime.guards.torch_guards import SameState, SameTensors
+from foregrad.runtime.sentinels import MISS, TENSORS
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from foregrad.core.generated import generated_of
 from foregrad.core.signature import Input, Output
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.symbols.numbers import Expression
-from foregrad.runtime.halves import CompiledStage
+from foregrad.runtime.compiled_stage import CompiledStage
 
 
 def one_library(stage: CompiledStage, names: Mapping[int, str], blobs: Mapping[str, bytes]) -> dict[str, Any] | None:

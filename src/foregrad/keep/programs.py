@@ -22,8 +22,8 @@ from foregrad.keys.ingredients import Key
 from foregrad.keys.program_key import program_key
 from foregrad.process.progress import log, part
 from foregrad.program.program import Program
-from foregrad.runtime.fallbacks import check_compiled
-from foregrad.runtime.way import Known, Way
+from foregrad.runtime.build_options import Known, Way
+from foregrad.runtime.fallback_warnings import check_compiled
 from foregrad.store.cache import Cache
 from foregrad.store.layer import Hit
 

@@ -21,7 +21,7 @@ from foregrad.keep.plain import from_json
 from foregrad.torch_private.serialization import load_extension, tree_spec_from_text
 
 if TYPE_CHECKING:
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 
 @contextmanager
@@ -119,7 +119,7 @@ class Restorer:
         return getattr(self._modules[data["code"]], data["name"])
 
     def _stage(self, data: Any) -> Any:
-        from foregrad.runtime.rare import KeptStage
+        from foregrad.runtime.partial_backward import KeptStage
 
         return KeptStage(data["name"], self(data["backwards"]), self(data["tangents"]), self._record)
 

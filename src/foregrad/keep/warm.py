@@ -36,7 +36,7 @@ from foregrad.store.layer import Miss
 
 if TYPE_CHECKING:
     from foregrad.regions.regions import Regions
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def keep_call(
 ) -> str | None:
     """Keep a call, and the halves that it runs, for later processes, with the key of its program; why not, if it cannot
     be kept."""
-    from foregrad.runtime.fallbacks import check_compiled
+    from foregrad.runtime.fallback_warnings import check_compiled
 
     if not sources.is_sure:
         return None

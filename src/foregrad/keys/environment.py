@@ -28,7 +28,7 @@ from foregrad.keys.settings import environment_of_libraries, settings
 from foregrad.keys.sources import Sources, sources_of_code
 from foregrad.keys.user_code import user_code
 from foregrad.process.package import FOLDER
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 from foregrad.torch_private.global_state import foreign_decompositions, foreign_fakes, global_state
 
 

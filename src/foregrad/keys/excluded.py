@@ -7,8 +7,8 @@ from types import FunctionType
 from typing import Any
 
 from foregrad.keys.doubts import words
-from foregrad.runtime.nodes import original_of
-from foregrad.runtime.walk import Boundary
+from foregrad.runtime.guards.nodes import original_of
+from foregrad.runtime.guards.walk import Boundary
 from foregrad.torch_private.global_state import TORCH_NAMESPACES, undisabled
 
 #: A module that holds patterns put together in the order of a set.

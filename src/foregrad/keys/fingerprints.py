@@ -23,8 +23,8 @@ import torch
 from foregrad.core.real_class import attributes_in
 from foregrad.keys.libraries import library_of, library_of_class, library_of_function
 from foregrad.keys.whole_code import known_digest
-from foregrad.runtime.nodes import ABSENT, original_of
-from foregrad.runtime.objects import LOGGERS_OWN, VALUES, hides_state, holds_nothing_of_users, is_closed
+from foregrad.runtime.guards.nodes import ABSENT, original_of
+from foregrad.runtime.guards.python_objects import LOGGERS_OWN, VALUES, hides_state, holds_nothing_of_users, is_closed
 from foregrad.torch_private.global_state import (
     HigherOrderOperator,
     OpOverload,

@@ -28,7 +28,7 @@ from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias, Storage
-from foregrad.runtime.way import Way
+from foregrad.runtime.build_options import Way
 from foregrad.torch_private.base import FakeTensor, no_dispatch_modes
 
 

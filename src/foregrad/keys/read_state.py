@@ -1,7 +1,7 @@
 """Read state: what executed code has read in Python, by its contents, so that two processes can be compared.
 
 A capture knows which code ran, and by which names that code asks for things (`record/python/executed_code.py`); the
-walk from there (`runtime/reach.py`) finds the objects, in the user's modules and in libraries. Each becomes an
+walk from there (`runtime/guards/reach.py`) finds the objects, in the user's modules and in libraries. Each becomes an
 ingredient here: a variable that was set, a function that was patched, an entry of a registry is another text. A capture
 that reads the same everywhere goes the same way, so its program holds.
 """
@@ -24,11 +24,11 @@ from foregrad.keys.walk import Walk
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.process.process_variables import OF_THIS_PROCESS
 from foregrad.record.python.executed_code import Reads
-from foregrad.runtime.comparable import objects_in
-from foregrad.runtime.nodes import Attributes, Entries, Holder, Hooks, Items, Node, TensorNode
-from foregrad.runtime.reach import PythonReads
-from foregrad.runtime.walk import Tensors
-from foregrad.runtime.walk import Walk as Reached
+from foregrad.runtime.guards.comparable import objects_in
+from foregrad.runtime.guards.nodes import Attributes, Entries, Holder, Hooks, Items, Node, TensorNode
+from foregrad.runtime.guards.reach import PythonReads
+from foregrad.runtime.guards.walk import Tensors
+from foregrad.runtime.guards.walk import Walk as Reached
 
 #: As much of what an object holds is shown to people.
 _MOST_SHOWN = 4000

@@ -13,7 +13,7 @@ from foregrad.core.errors import BackwardError
 from foregrad.core.spec import restrided
 from foregrad.core.wrapper_autograd import Whole, whole
 from foregrad.core.wrapper_subclass import coerced, is_wrapper
-from foregrad.runtime.formulas import Dims
+from foregrad.runtime.size_formulas import Dims
 from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
 from foregrad.torch_private.transforms import batch_of, is_transformed
 

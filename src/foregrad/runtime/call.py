@@ -19,9 +19,11 @@ from foregrad.program.split import Saved
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.symbols.numbers import Expression
-from foregrad.runtime.autograd import AutogradFunction
-from foregrad.runtime.carriers import carrier
+from foregrad.runtime.autograd_function import AutogradFunction
+from foregrad.runtime.backward_conditions import unusual
+from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.dead_ends import arrived, dead_ends
+from foregrad.runtime.declared_state import emit_stores, literal
 from foregrad.runtime.epilogue import (
     after_donation,
     emit_edges,
@@ -33,14 +35,12 @@ from foregrad.runtime.epilogue import (
     over_memory,
     set_mode,
 )
-from foregrad.runtime.formulas import dims_of
-from foregrad.runtime.halves import CompiledStage
-from foregrad.runtime.rare import RareBackward
+from foregrad.runtime.gradient_carriers import carrier
+from foregrad.runtime.partial_backward import RareBackward
 from foregrad.runtime.result import result_text
-from foregrad.runtime.state import emit_stores, literal
+from foregrad.runtime.size_formulas import dims_of
 from foregrad.runtime.tangents import Asked
-from foregrad.runtime.unusual import unusual
-from foregrad.runtime.wrapped import check_standing, emit_wrapping, standing
+from foregrad.runtime.wrapper_tensors import check_standing, emit_wrapping, standing
 from foregrad.torch_private.base import (
     BELOW_AUTOGRAD,
     autocast_disabled,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from foregrad.core.source import Source
 from foregrad.program.program import Calling
-from foregrad.runtime.state import literal
+from foregrad.runtime.declared_state import literal
 from foregrad.torch_private.base import TreeSpec, tree_unflatten
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from foregrad.runtime.nodes import ABSENT
+from foregrad.runtime.guards.nodes import ABSENT
 
 
 @dataclass(frozen=True, eq=False)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from foregrad.record.python.world_reads import File
-from foregrad.runtime.nodes import Node
-from foregrad.runtime.walk import Walk
+from foregrad.runtime.guards.nodes import Node
+from foregrad.runtime.guards.walk import Walk
 
 
 class FileNode(Node):

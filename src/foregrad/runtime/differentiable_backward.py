@@ -10,12 +10,12 @@ import torch
 from foregrad.core.spec import restrided
 from foregrad.core.wrapper_autograd import whole
 from foregrad.runtime.backward import Unpacked, each_example, runner_for
-from foregrad.runtime.formulas import Dims
+from foregrad.runtime.size_formulas import Dims
 from foregrad.torch_private.autograd_engine import apply_of
 from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
 
 if TYPE_CHECKING:
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 
 class Later(torch.autograd.Function):

@@ -10,10 +10,10 @@ import torch
 
 from foregrad.core.real_class import is_a
 from foregrad.record.python.names_read import names_in
-from foregrad.runtime.nodes import Attributes, Entries, Hooks, Node, Pinned, Same, read_field
-from foregrad.runtime.objects import has_own_getattr, slots_of
-from foregrad.runtime.walk import Part, Walk
-from foregrad.runtime.walk_classes import class_node
+from foregrad.runtime.guards.nodes import Attributes, Entries, Hooks, Node, Pinned, Same, read_field
+from foregrad.runtime.guards.python_objects import has_own_getattr, slots_of
+from foregrad.runtime.guards.walk import Part, Walk
+from foregrad.runtime.guards.walk_classes import class_node
 
 _TABLES = ("_parameters", "_buffers", "_modules")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foregrad.runtime.miss import MISS
+from foregrad.runtime.sentinels import MISS
 
 Call = Callable[[Any, Any], Any]
 

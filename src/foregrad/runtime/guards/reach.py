@@ -17,15 +17,15 @@ import torch
 
 from foregrad.record.lift.locate import Location
 from foregrad.record.python.executed_code import Reads, Scope
-from foregrad.runtime.files import make_file
-from foregrad.runtime.nodes import Attributes
-from foregrad.runtime.objects import is_closed
-from foregrad.runtime.python_guard import PythonGuard
-from foregrad.runtime.walk import NO_BOUNDARY, Boundary, Part, Tensors, Walk
-from foregrad.runtime.walk_classes import class_node, make_class
-from foregrad.runtime.walk_code import make_closed, make_from_fields, make_function, make_module, make_same
-from foregrad.runtime.walk_data import make_array, make_container, make_object
-from foregrad.runtime.walk_modules import make_torch_module
+from foregrad.runtime.guards.files import make_file
+from foregrad.runtime.guards.nodes import Attributes
+from foregrad.runtime.guards.python_guard import PythonGuard
+from foregrad.runtime.guards.python_objects import is_closed
+from foregrad.runtime.guards.walk import NO_BOUNDARY, Boundary, Part, Tensors, Walk
+from foregrad.runtime.guards.walk_classes import class_node, make_class
+from foregrad.runtime.guards.walk_code import make_closed, make_from_fields, make_function, make_module, make_same
+from foregrad.runtime.guards.walk_data import make_array, make_container, make_object
+from foregrad.runtime.guards.walk_modules import make_torch_module
 
 _MAKERS = (
     make_file,

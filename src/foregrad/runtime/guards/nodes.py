@@ -16,7 +16,7 @@ import numpy
 import torch
 from torch import fx
 
-from foregrad.runtime.reasons import text_of
+from foregrad.runtime.guards.reasons import text_of
 
 #: Stands for what is not there.
 ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()

@@ -16,8 +16,8 @@ import torch
 from foregrad.core.real_class import is_a
 from foregrad.process.dict_versions import has_versions
 from foregrad.record.python.executed_code import is_library
-from foregrad.runtime.cached_results import cached_results, tells_results
-from foregrad.runtime.nodes import (
+from foregrad.runtime.guards.cached_results import cached_results, tells_results
+from foregrad.runtime.guards.nodes import (
     ABSENT,
     Attributes,
     Fields,
@@ -29,10 +29,10 @@ from foregrad.runtime.nodes import (
     TensorNode,
     read_field,
 )
-from foregrad.runtime.objects import field, holds_nothing, is_closed, is_made_by_python
-from foregrad.runtime.walk import NO_BOUNDARY, Part, Walk
-from foregrad.runtime.walk_classes import class_node
-from foregrad.runtime.walk_data import attributes_of
+from foregrad.runtime.guards.python_objects import field, holds_nothing, is_closed, is_made_by_python
+from foregrad.runtime.guards.walk import NO_BOUNDARY, Part, Walk
+from foregrad.runtime.guards.walk_classes import class_node
+from foregrad.runtime.guards.walk_data import attributes_of
 
 
 def make_function(walk: Walk, value: Any, name: str) -> Node | None:

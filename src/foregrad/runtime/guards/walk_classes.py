@@ -7,9 +7,9 @@ from typing import Any
 
 from foregrad.core.real_class import is_a
 from foregrad.process.process_variables import OF_THIS_PROCESS
-from foregrad.runtime.nodes import Attributes, Node, Same
-from foregrad.runtime.objects import is_closed, is_made_by_python
-from foregrad.runtime.walk import Part, Walk
+from foregrad.runtime.guards.nodes import Attributes, Node, Same
+from foregrad.runtime.guards.python_objects import is_closed, is_made_by_python
+from foregrad.runtime.guards.walk import Part, Walk
 
 
 def make_class(walk: Walk, value: Any, name: str) -> Node | None:

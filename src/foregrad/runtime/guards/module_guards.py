@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.core.source import Source
-from foregrad.runtime.reasons import check
+from foregrad.runtime.guards.reasons import check
 
 #: What a module runs beside its forward.
 _HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")

@@ -12,8 +12,18 @@ import torch
 
 from foregrad.record.lift.locate import Location
 from foregrad.record.python.executed_code import Reads, key_of
-from foregrad.runtime.nodes import ArrayNode, Attributes, Holder, Node, Pinned, Plain, Same, TensorNode, original_of
-from foregrad.runtime.objects import VALUES
+from foregrad.runtime.guards.nodes import (
+    ArrayNode,
+    Attributes,
+    Holder,
+    Node,
+    Pinned,
+    Plain,
+    Same,
+    TensorNode,
+    original_of,
+)
+from foregrad.runtime.guards.python_objects import VALUES
 
 #: More objects than these are not looked at: what is left out is named as frozen.
 _MOST = 200_000

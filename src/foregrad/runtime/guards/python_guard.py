@@ -14,8 +14,8 @@ from typing import Any
 from foregrad.core.generated import load_source
 from foregrad.process.dict_versions import Version, has_versions, version_of
 from foregrad.process.forks import lock
-from foregrad.runtime.nodes import ArrayNode, Attributes, Entries, Fields, Holder
-from foregrad.runtime.objects import field_text, holds_nothing
+from foregrad.runtime.guards.nodes import ArrayNode, Attributes, Entries, Fields, Holder
+from foregrad.runtime.guards.python_objects import field_text, holds_nothing
 
 #: As many are compared one by one; more of a kind are compared together.
 _FEW = 8

@@ -28,15 +28,22 @@ from foregrad.record.ghosts.sparse import Held
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.locate import Variable, write_same
 from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.runtime.assumptions import Assumptions
-from foregrad.runtime.comparable import PLAIN, can_compare
-from foregrad.runtime.miss import KEPT_TOO, PYTHON, REPLACED, TENSORS
-from foregrad.runtime.module_guards import check_modules
-from foregrad.runtime.overlap import Overlap, SamePattern, in_one_place
-from foregrad.runtime.reasons import check, one_line
-from foregrad.runtime.same import SameState, SameTensors, attention_kernels, free_dims, other_hooks, same_tensors
-from foregrad.runtime.state import StateReader
-from foregrad.runtime.wrapped import SameWrapper
+from foregrad.runtime.declared_state import StateReader
+from foregrad.runtime.guards.assumptions import Assumptions
+from foregrad.runtime.guards.comparable import PLAIN, can_compare
+from foregrad.runtime.guards.module_guards import check_modules
+from foregrad.runtime.guards.overlap import Overlap, SamePattern, in_one_place
+from foregrad.runtime.guards.reasons import check, one_line
+from foregrad.runtime.guards.torch_guards import (
+    SameState,
+    SameTensors,
+    attention_kernels,
+    free_dims,
+    other_hooks,
+    same_tensors,
+)
+from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED, TENSORS
+from foregrad.runtime.wrapper_tensors import SameWrapper
 from foregrad.torch_private.base import tree_flatten
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)

@@ -31,12 +31,12 @@ from foregrad.record.recording import Layouts, usual_layouts
 from foregrad.record.symbols.dimensions import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, run_compiled
+from foregrad.runtime.build_options import Claim, Way, claim_nothing
 from foregrad.runtime.dead_ends import Errors
-from foregrad.runtime.engine import refuse_late, run_engine, survey_of
-from foregrad.runtime.fallbacks import slow_parts, warn_of_slow_parts
-from foregrad.runtime.formulas import Dims, formulas
+from foregrad.runtime.fallback_warnings import slow_parts, warn_of_slow_parts
+from foregrad.runtime.late_backward import refuse_late, run_engine, survey_of
+from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.runtime.tangents import Asked, Tangents
-from foregrad.runtime.way import Claim, Way, claim_nothing
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16

@@ -15,12 +15,12 @@ import torch
 from foregrad.core.errors import BackwardError
 from foregrad.runtime.backward import CompiledBackward, Unpacked, plain, run_compiled
 from foregrad.runtime.dead_ends import arrived
-from foregrad.runtime.formulas import Dims
+from foregrad.runtime.size_formulas import Dims
 from foregrad.runtime.tangents import Tangents
 
 if TYPE_CHECKING:
     from foregrad.record.recording import Layouts
-    from foregrad.runtime.halves import CompiledStage
+    from foregrad.runtime.compiled_stage import CompiledStage
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class RareBackward:
         return (*[None] * self.num_leading, *gradients, *([arrived(tangents)] if self.has_end else []))
 
     def _differentiable(self, ctx: Any, tangents: Sequence[Any], live: Any, dims: Dims) -> Sequence[Any]:
-        from foregrad.runtime.later import differentiable_backward
+        from foregrad.runtime.differentiable_backward import differentiable_backward
 
         saved = Unpacked(ctx)
         edges: list[Any] = [getattr(node, "variable", None) for node, _ in ctx.next_functions]

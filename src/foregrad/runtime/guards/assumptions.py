@@ -16,8 +16,8 @@ from foregrad.record.lift.outer_history import Apart
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.symbols.dimensions import Sizes
 from foregrad.record.symbols.numbers import Expression
-from foregrad.runtime.python_guard import PythonGuard
-from foregrad.runtime.reach import PythonReads
+from foregrad.runtime.guards.python_guard import PythonGuard
+from foregrad.runtime.guards.reach import PythonReads
 
 
 @dataclass(frozen=True, eq=False)

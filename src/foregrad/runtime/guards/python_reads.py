@@ -12,11 +12,11 @@ import torch
 from foregrad.core.history import attributes_of
 from foregrad.record.lift.locate import Location, Variable, locate, with_places
 from foregrad.record.recording import Recording
-from foregrad.runtime.comparable import can_compare, containers_in, objects_in
-from foregrad.runtime.objects import is_closed
-from foregrad.runtime.python_guard import PythonGuard
-from foregrad.runtime.reach import Lost, PythonReads, Reached
-from foregrad.runtime.walk import Tensors
+from foregrad.runtime.guards.comparable import can_compare, containers_in, objects_in
+from foregrad.runtime.guards.python_guard import PythonGuard
+from foregrad.runtime.guards.python_objects import is_closed
+from foregrad.runtime.guards.reach import Lost, PythonReads, Reached
+from foregrad.runtime.guards.walk import Tensors
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from foregrad.record.lift.inputs import Inputs
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import INFIX, Expression, Told
 from foregrad.record.wrapper_results import OuterRef
-from foregrad.runtime.reasons import check
+from foregrad.runtime.guards.reasons import check
 
 
 class StateReader:

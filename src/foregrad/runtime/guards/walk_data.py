@@ -18,7 +18,7 @@ from typing import Any
 import numpy
 
 from foregrad.core.real_class import attributes_in, is_a
-from foregrad.runtime.nodes import (
+from foregrad.runtime.guards.nodes import (
     ArrayNode,
     Attributes,
     Entries,
@@ -32,9 +32,16 @@ from foregrad.runtime.nodes import (
     Same,
     read_field,
 )
-from foregrad.runtime.objects import LOGGERS_OWN, field, has_own_getattr, hides_state, holds_nothing_of_users, slots_of
-from foregrad.runtime.walk import Part, Walk
-from foregrad.runtime.walk_classes import class_node
+from foregrad.runtime.guards.python_objects import (
+    LOGGERS_OWN,
+    field,
+    has_own_getattr,
+    hides_state,
+    holds_nothing_of_users,
+    slots_of,
+)
+from foregrad.runtime.guards.walk import Part, Walk
+from foregrad.runtime.guards.walk_classes import class_node
 from foregrad.torch_private.global_state import is_global_hooks
 
 #: Arrays beyond as many bytes, and containers beyond as many items, are not compared at each call.

@@ -10,7 +10,7 @@ import torch
 from foregrad.core.source import Source
 from foregrad.core.spec import Spec, is_lazy
 from foregrad.record.recording import usual_layouts
-from foregrad.runtime.same import SameTensors
+from foregrad.runtime.guards.torch_guards import SameTensors
 from foregrad.torch_private.transforms import is_transformed
 
 

@@ -1,0 +1,1 @@
+"""Guards: what a capture assumed, checked at each call."""
