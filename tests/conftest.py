@@ -30,7 +30,7 @@ def pytest_configure(config):
 def finds_are_checked():
     """With `FOREGRAD_CACHE_VERIFY` a test ends when what it has found without tracing is compared with a capture: what
     differs is a warning, and with that an error."""
-    from foregrad.keep.warm import cache_for
+    from foregrad.cache.serialize.cached_calls import cache_for
 
     yield
     if (place := os.environ["FOREGRAD_CACHE"]) != "off":

@@ -23,12 +23,12 @@ from foregrad.process.garbage_collection import no_garbage_collection as _no_gar
 if _TYPE_CHECKING:
     from foregrad import graph as graph
     from foregrad.api import compile
+    from foregrad.cache.serialize.artifact import load
+    from foregrad.cache.store.cache import Cache
     from foregrad.capture import capture
     from foregrad.explain import explain
-    from foregrad.keep.artifact import load
     from foregrad.program.program import Program
     from foregrad.step import step
-    from foregrad.store.cache import Cache
 
 __all__ = [
     "BackwardError",
@@ -52,12 +52,12 @@ __all__ = [
 
 #: Where each name is, and imported from when it is first used: a program that is loaded needs little of foregrad.
 _HOMES = {
-    "Cache": "store.cache",
+    "Cache": "cache.store.cache",
     "Program": "program.program",
     "capture": "capture",
     "compile": "api",
     "explain": "explain",
-    "load": "keep.artifact",
+    "load": "cache.serialize.artifact",
     "step": "step",
 }
 

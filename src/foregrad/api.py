@@ -10,12 +10,12 @@ import torch
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
+from foregrad.cache.serialize.cached_calls import cache_for
+from foregrad.cache.store.cache import Cache
 from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.compile import Compiled
-from foregrad.keep.warm import cache_for
 from foregrad.modules import compile_module
 from foregrad.runtime.build_options import Pass, Way
-from foregrad.store.cache import Cache
 
 
 def compile(  # noqa: A001  the public name is fg.compile

@@ -7,10 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from foregrad.cache.key.ingredients import Key
+from foregrad.cache.key.sources import Sources
+from foregrad.cache.serialize.cached_calls import Origin
 from foregrad.core.generated import generated_of
-from foregrad.keep.warm import Origin
-from foregrad.keys.ingredients import Key
-from foregrad.keys.sources import Sources
 from foregrad.process.progress import Timings
 from foregrad.runtime.autograd_function import has_nodes
 from foregrad.runtime.sentinels import PYTHON
@@ -64,7 +64,7 @@ class Capture:
     @property
     def contents(self) -> str:
         """What tells its program from others; only what was captured here knows it."""
-        from foregrad.keys.program_key import contents_digest
+        from foregrad.cache.key.program_key import contents_digest
 
         assert self.program_key is not None
         return contents_digest(self.program_key)

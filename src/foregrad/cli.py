@@ -14,14 +14,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from foregrad.cache.format import show as shown
+from foregrad.cache.format.keys import key_from_environment, key_from_file
+from foregrad.cache.format.show import printable
+from foregrad.cache.store.seal import seal_length
 from foregrad.cli_cache import cache
 from foregrad.cli_progress import Progress
 from foregrad.cli_trust import sign, trust, verify
 from foregrad.core.errors import CorruptArtifact
-from foregrad.entries import show as shown
-from foregrad.entries.show import printable
-from foregrad.entries.trust import key_from_environment, key_from_file
-from foregrad.store.seal import seal_length
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})

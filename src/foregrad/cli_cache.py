@@ -19,11 +19,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from foregrad.entries.show import printable, size_text
-from foregrad.entries.trust import key_from_file
-from foregrad.keep.catalog import Comparison, Kept, by_prefix, catalog, compare, nearest_to, newest_call
-from foregrad.store.cache import Cache, Copied, Counts, default_folder
-from foregrad.store.given import named_place
+from foregrad.cache.format.keys import key_from_file
+from foregrad.cache.format.show import printable, size_text
+from foregrad.cache.serialize.catalog import Comparison, Kept, by_prefix, catalog, compare, nearest_to, newest_call
+from foregrad.cache.store.cache import Cache, Copied, Counts, default_folder
+from foregrad.cache.store.option_checks import named_place
 
 #: Of a key, as much as is shown; keys can be given by any beginning that only one has.
 _SHOWN_DIGITS = 12

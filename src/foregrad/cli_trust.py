@@ -11,14 +11,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from foregrad.cache.format.container import sign as write_signed
+from foregrad.cache.format.container import unpack
+from foregrad.cache.format.keys import MOST_CHARACTERS, PublicKey, SecretKey, Signature, Trust, key_from_file
+from foregrad.cache.format.show import printable
+from foregrad.cache.serialize import keyring
+from foregrad.cache.store.private_files import create
 from foregrad.cli_progress import Progress
 from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
-from foregrad.entries.container import sign as write_signed
-from foregrad.entries.container import unpack
-from foregrad.entries.show import printable
-from foregrad.entries.trust import MOST_CHARACTERS, PublicKey, SecretKey, Signature, Trust, key_from_file
-from foregrad.keep import keyring
-from foregrad.store.private import create
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 

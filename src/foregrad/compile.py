@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foregrad.cache.serialize.cached_calls import CAPTURED, Origin
 from foregrad.captures import Capture, warn_of_many, warn_of_python, with_another
 from foregrad.core.errors import CannotKeep, CaptureError
-from foregrad.keep.warm import CAPTURED, Origin
 from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
 from foregrad.process.progress import Timings, part, watched
@@ -26,10 +26,10 @@ from foregrad.torch_private.base import under_foreign_control
 from foregrad.warm_starts import WarmStarts
 
 if TYPE_CHECKING:
+    from foregrad.cache.format.keys import Signer
     from foregrad.capture import Captured
     from foregrad.check import Verification
     from foregrad.dynamic import Dynamic
-    from foregrad.entries.trust import Signer
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.compiled_stage import CompiledStage
@@ -247,8 +247,8 @@ class Compiled(WarmStarts):
         With `weights` the file also holds the parameters, buffers and optimizer state, so that no model code is needed.
         It is signed by `key`, or by your own key, so that what you have saved yourself loads with its code.
         """
-        from foregrad.keep.artifact import KeptCapture
-        from foregrad.keep.artifact import save as save_artifact
+        from foregrad.cache.serialize.artifact import KeptCapture
+        from foregrad.cache.serialize.artifact import save as save_artifact
 
         if not self.captures:
             raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")

@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from foregrad.backends import toolchain
+from foregrad.cache.store.cache import Cache, default_folder, without_password
+from foregrad.cache.store.option_checks import named_place
 from foregrad.process.folders import cache_folder
-from foregrad.store.cache import Cache, default_folder, without_password
-from foregrad.store.given import named_place
 
 TESTED_TORCH = "2.13"
 

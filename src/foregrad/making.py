@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from foregrad.cache.serialize.cached_calls import Origin
+from foregrad.cache.serialize.programs import Halves, claimed_halves
 from foregrad.capture import Captured
 from foregrad.captures import Capture
 from foregrad.core.source import Source
 from foregrad.dynamic import Conditions
 from foregrad.functionalize.effects import Copy
-from foregrad.keep.programs import Halves, claimed_halves
-from foregrad.keep.warm import Origin
 from foregrad.process.progress import Timings
 from foregrad.program.program import Program
 from foregrad.record.lift.declared_state import Declared

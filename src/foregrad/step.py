@@ -13,15 +13,15 @@ from torch.optim.lr_scheduler import LRScheduler
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
+from foregrad.cache.key.sources import Sources
+from foregrad.cache.serialize.cached_calls import Origin, cache_for
+from foregrad.cache.serialize.lookup import Lookup
+from foregrad.cache.store.cache import Cache
 from foregrad.captures import Capture
 from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.compile import Compiled
 from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
-from foregrad.keep.lookup import Lookup
-from foregrad.keep.warm import Origin, cache_for
-from foregrad.keys.sources import Sources
 from foregrad.runtime.build_options import Pass, Way
-from foregrad.store.cache import Cache
 from foregrad.torch_private.base import tell_it_steps
 from foregrad.torch_private.native_code import has_hidden_hooks
 

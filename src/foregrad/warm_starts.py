@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from foregrad.again import Again, not_made_again
+from foregrad.cache.key.environment import environment_of_sources
+from foregrad.cache.key.ingredients import Key, differences
+from foregrad.cache.key.sources import Sources, sources_of
+from foregrad.cache.serialize.cached_calls import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call, in_doubt, keep_call
+from foregrad.cache.serialize.lookup import Lookup, ReadCall
+from foregrad.cache.serialize.state_places import Places
 from foregrad.captures import Capture
-from foregrad.keep.lookup import Lookup, ReadCall
-from foregrad.keep.places import Places
-from foregrad.keep.warm import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call, in_doubt, keep_call
-from foregrad.keys.environment import environment_of_sources
-from foregrad.keys.ingredients import Key, differences
-from foregrad.keys.sources import Sources, sources_of
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import bind_arguments
 from foregrad.runtime.build_options import Way
@@ -139,7 +139,7 @@ class WarmStarts:
 
     def _key_of(self, args: Any, kwargs: Any) -> Key:
         """The key of the program that a capture gives; nothing is compiled."""
-        from foregrad.keys.program_key import program_key
+        from foregrad.cache.key.program_key import program_key
         from foregrad.process.threads import one_thread
 
         with one_thread():  # a copy of the process has no others

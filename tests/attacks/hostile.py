@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch import nn
 
 import foregrad as fg
-from foregrad.entries.container import pack, unpack
-from foregrad.entries.trust import SharedKey, Signer
+from foregrad.cache.format.container import pack, unpack
+from foregrad.cache.format.keys import SharedKey, Signer
 
 #: The file that only executed code of an attack would create.
 CANARY = Path(tempfile.gettempdir()) / f"foregrad-attack-has-run-{os.getpid()}"

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 import foregrad as fg
-from foregrad.entries.trust import SharedKey
-from foregrad.keep import keyring
+from foregrad.cache.format.keys import SharedKey
+from foregrad.cache.serialize import keyring
 from tests.attacks.hostile import CANARY, CREATES, Saved, attempt, module, shifted, step
 
 STRANGER = SharedKey(b"s" * 32)

@@ -10,11 +10,11 @@ import pytest
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.keep import keyring
+from foregrad.cache.serialize import keyring
+from foregrad.cache.store.folder import Folder
+from foregrad.cache.store.layer import Miss
 from foregrad.process import folders
 from foregrad.process.folders import code_folder, why_exposed
-from foregrad.store.folder import Folder
-from foregrad.store.layer import Miss
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user, which only root can")
 STRANGER = 12345

@@ -12,12 +12,12 @@ import torch
 from click.testing import CliRunner
 
 import foregrad as fg
+from foregrad.cache.format.container import pack, unpack
+from foregrad.cache.format.header import MAGIC
+from foregrad.cache.store.layer import Hit, Miss
+from foregrad.cache.store.seal import PLAIN
 from foregrad.cli import main
 from foregrad.core.errors import CorruptArtifact
-from foregrad.entries.container import pack, unpack
-from foregrad.entries.header import MAGIC
-from foregrad.store.layer import Hit, Miss
-from foregrad.store.seal import PLAIN
 from tests.keep.entries import ABOUT, BLOBS, KEY, sparse
 
 #: More than a machine that runs this has memory.

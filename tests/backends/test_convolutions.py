@@ -13,7 +13,7 @@ import foregrad as fg
 from foregrad.backends import choose
 from foregrad.backends.kernels.convolutions import Convolutions, square_size
 from foregrad.backends.kernels.winograd import build_convolutions
-from foregrad.keep.warm import FOUND
+from foregrad.cache.serialize.cached_calls import FOUND
 from foregrad.passes.channels_last import channels_last
 from foregrad.passes.convolution_sizes import is_quicker
 

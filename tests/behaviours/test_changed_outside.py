@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.keep.warm import FOUND
+from foregrad.cache.serialize.cached_calls import FOUND
 from tests.compare import compiled
 
 X = torch.ones(3)

@@ -16,8 +16,8 @@ ELSEWHERE = {
     ("process/forks.py", "register_at_fork"): "the one place",
     ("runtime/guards/python_objects.py", "Lock"): "asks for the type",
     ("runtime/guards/python_objects.py", "RLock"): "asks for the type",
-    ("keys/data.py", "Lock"): "asks for the type",
-    ("keys/data.py", "RLock"): "asks for the type",
+    ("cache/key/data.py", "Lock"): "asks for the type",
+    ("cache/key/data.py", "RLock"): "asks for the type",
     ("graph/policies.py", "ThreadPoolExecutor"): "one for each process, by its number",
     ("torch_private/inductor.py", "patch"): "settings of Inductor, which are those of one thread",
 }

@@ -7,9 +7,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from foregrad.cache.format.container import Entry, pack, unpack
+from foregrad.cache.format.keys import SharedKey
 from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
-from foregrad.entries.container import Entry, pack, unpack
-from foregrad.entries.trust import SharedKey
 
 OURS = (CorruptArtifact, UntrustedArtifact)
 KEY = SharedKey(b"a secret of thirty-two bytes or m")

@@ -12,8 +12,8 @@ import random
 import sys
 from typing import Any
 
-from foregrad.entries.container import pack, read_header, unpack
-from foregrad.entries.trust import Trust
+from foregrad.cache.format.container import pack, read_header, unpack
+from foregrad.cache.format.keys import Trust
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, KEY, OURS, contents, forge
 

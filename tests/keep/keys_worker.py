@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from foregrad.keys.sources import sources_of
+from foregrad.cache.key.sources import sources_of
 
 torch.optim.SGD([torch.zeros(1)])  # the first optimizer of a process imports much
 

@@ -20,7 +20,7 @@ from collections import Counter
 from pathlib import Path
 
 import foregrad as fg
-from foregrad.store.layer import Miss
+from foregrad.cache.store.layer import Miss
 
 KEY = "3f0c" * 16
 

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from foregrad.backends.eager import compile_graph
+from foregrad.cache.key.program_key import program_key
 from foregrad.capture import capture_call
-from foregrad.keys.program_key import program_key
 from foregrad.runtime.build_options import Way
 
 

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.entries.container import read_header, unpack
-from foregrad.keep.tensors import strided, tensors_from_bytes, tensors_to_bytes
+from foregrad.cache.format.container import read_header, unpack
+from foregrad.cache.serialize.tensors import strided, tensors_from_bytes, tensors_to_bytes
 
 BACKENDS = [
     "eager",

@@ -12,9 +12,9 @@ import torch
 from click.testing import CliRunner, Result
 
 import foregrad as fg
+from foregrad.cache.format.container import pack
+from foregrad.cache.serialize.catalog import catalog
 from foregrad.cli import main
-from foregrad.entries.container import pack
-from foregrad.keep.catalog import catalog
 
 
 def scaled(scale: float, cache: fg.Cache):

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from foregrad.cache.format import container
+from foregrad.cache.format.container import Limits, pack, read_header, unpack, write
 from foregrad.core.errors import CorruptArtifact
-from foregrad.entries import container
-from foregrad.entries.container import Limits, pack, read_header, unpack, write
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, KEY, contents, small
 

@@ -6,10 +6,10 @@ import os
 
 import pytest
 
+from foregrad.cache.format import byte_source as opened
+from foregrad.cache.format.container import read_header, unpack, write
+from foregrad.cache.format.keys import Trust
 from foregrad.core.errors import CorruptArtifact
-from foregrad.entries import opened
-from foregrad.entries.container import read_header, unpack, write
-from foregrad.entries.trust import Trust
 from tests.keep.entries import ABOUT, BLOBS, KEY, contents, forge, header_of, outcome, row, small
 
 EMPTY = header_of([])

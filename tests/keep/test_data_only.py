@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
-from foregrad.entries.trust import SharedKey
+from foregrad.cache.format.keys import SharedKey
 
 KEY = SharedKey(b"k" * 32)
 

@@ -12,9 +12,9 @@ import torch._inductor.config
 
 from foregrad.backends.compiling import AOTI, Inductor
 from foregrad.backends.eager import compile_graph
-from foregrad.keys import environment, installed
-from foregrad.keys.environment import environment_of, environment_of_sources
-from foregrad.keys.ingredients import differences
+from foregrad.cache.key import environment, installed
+from foregrad.cache.key.environment import environment_of, environment_of_sources
+from foregrad.cache.key.ingredients import differences
 from foregrad.runtime.build_options import Way
 
 INDUCTOR = Way(Inductor())

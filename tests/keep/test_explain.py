@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.keep.warm import CAPTURED, FOUND
+from foregrad.cache.serialize.cached_calls import CAPTURED, FOUND
 from foregrad.process import forked_copy as copies
 
 

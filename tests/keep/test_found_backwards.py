@@ -11,7 +11,7 @@ from torch import nn
 import foregrad as fg
 from foregrad.backends import inductor
 from foregrad.backends.toolchain import compiler
-from foregrad.keep.warm import FOUND
+from foregrad.cache.serialize.cached_calls import FOUND
 
 
 class Model(nn.Module):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import foregrad as fg
-from foregrad.keep.warm import FOUND
+from foregrad.cache.serialize.cached_calls import FOUND
 
 
 class Pair(nn.Module):

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import foregrad as fg
+from foregrad.cache.serialize.cached_calls import FOUND
+from foregrad.cache.serialize.state_places import Places
 from foregrad.core.errors import CorruptArtifact
-from foregrad.keep.places import Places
-from foregrad.keep.warm import FOUND
 
 WORKER = Path(__file__).with_name("hooks_worker.py")
 

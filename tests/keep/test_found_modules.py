@@ -6,7 +6,7 @@ import torch.nn.utils.prune
 from torch import nn
 
 import foregrad as fg
-from foregrad.keep.warm import CAPTURED, FOUND
+from foregrad.cache.serialize.cached_calls import CAPTURED, FOUND
 
 net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 3))
 

@@ -9,8 +9,8 @@ import torch
 
 import foregrad as fg
 from foregrad.backends.compiling import Inductor
-from foregrad.entries.trust import PublicKey, SharedKey
-from foregrad.keep.warm import cache_for
+from foregrad.cache.format.keys import PublicKey, SharedKey
+from foregrad.cache.serialize.cached_calls import cache_for
 
 
 def double(x: torch.Tensor) -> torch.Tensor:
@@ -117,7 +117,7 @@ def test_a_full_disk(monkeypatch, tmp_path: Path):
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("foregrad.entries.container.os.write", full)
+    monkeypatch.setattr("foregrad.cache.format.container.os.write", full)
     with pytest.raises(fg.CannotKeep, match="No space left on device"):
         compiled.save(tmp_path / "double.fg")
     monkeypatch.undo()

@@ -1,6 +1,6 @@
 """Keys as data, and what is said of two that differ."""
 
-from foregrad.keys.ingredients import Ingredient, Key, differences, nearest
+from foregrad.cache.key.ingredients import Ingredient, Key, differences, nearest
 
 
 def key(**texts: str) -> Key:

@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-from foregrad.keys.ingredients import Key, differences
+from foregrad.cache.key.ingredients import Key, differences
 from tests.keep.edits import Edit, read_edits
 
 SEEN, UNSEEN, UNSURE = read_edits("seen.txt"), read_edits("unseen.txt"), read_edits("unsure.txt")

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import foregrad as fg
-from foregrad.entries.container import Entry, pack, unpack
+from foregrad.cache.format.container import Entry, pack, unpack
 
 JUNK = [
     None, True, -1, 10**30, 1.5, "", "tensor", [], {}, {"is": "object", "at": 0}, {"is": "made"}, {"is": "float"},

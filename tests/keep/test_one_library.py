@@ -7,7 +7,7 @@ import torch
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.entries.container import read_header
+from foregrad.cache.format.container import read_header
 
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 

@@ -13,9 +13,9 @@ from torch.testing._internal.two_tensor import TwoTensor
 
 import foregrad as fg
 from foregrad.backends.eager import compile_graph
+from foregrad.cache.key.ingredients import differences
+from foregrad.cache.key.program_key import program_key
 from foregrad.capture import capture_call
-from foregrad.keys.ingredients import differences
-from foregrad.keys.program_key import program_key
 from foregrad.runtime.build_options import Way
 
 WAY = Way(compile_graph)

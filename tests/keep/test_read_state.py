@@ -9,8 +9,8 @@ import torch
 from torch.distributions import Normal, kl, kl_divergence
 
 import foregrad as fg
-from foregrad.keep.warm import FOUND
-from foregrad.keys.fingerprints import Fingerprints
+from foregrad.cache.key.fingerprints import Fingerprints
+from foregrad.cache.serialize.cached_calls import FOUND
 from tests.behaviours import changing_helper
 
 

@@ -10,10 +10,10 @@ import torch
 from click.testing import CliRunner
 
 import foregrad as fg
+from foregrad.cache.format.container import pack, write
+from foregrad.cache.format.show import examine
+from foregrad.cache.store.cache import Cache
 from foregrad.cli import main
-from foregrad.entries.container import pack, write
-from foregrad.entries.show import examine
-from foregrad.store.cache import Cache
 from tests.house.source import PACKAGE
 from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of, row, sparse
 

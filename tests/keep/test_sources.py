@@ -12,9 +12,9 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.backends.eager import compile_graph
-from foregrad.keys.environment import environment_of
-from foregrad.keys.ingredients import differences
-from foregrad.keys.sources import sources_of
+from foregrad.cache.key.environment import environment_of
+from foregrad.cache.key.ingredients import differences
+from foregrad.cache.key.sources import sources_of
 from foregrad.runtime.build_options import Way
 
 X = torch.ones(3)

@@ -9,10 +9,10 @@ import fsspec
 import pytest
 
 import foregrad as fg
-from foregrad.entries.trust import SecretKey, SharedKey
-from foregrad.store import guarded
-from foregrad.store.layer import Hit, Miss
-from foregrad.store.seal import PLAIN, Seal
+from foregrad.cache.format.keys import SecretKey, SharedKey
+from foregrad.cache.store import failing_layer as guarded
+from foregrad.cache.store.layer import Hit, Miss
+from foregrad.cache.store.seal import PLAIN, Seal
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 SECRET = b"a secret that all of them have and share"

@@ -9,10 +9,10 @@ import time
 import pytest
 
 import foregrad as fg
-from foregrad.entries.trust import SharedKey
-from foregrad.store import claim as claims
-from foregrad.store.lease_file import LeaseFile
-from foregrad.store.seal import Seal
+from foregrad.cache.format.keys import SharedKey
+from foregrad.cache.store import claim as claims
+from foregrad.cache.store.lease_file import LeaseFile
+from foregrad.cache.store.seal import Seal
 from tests.keep.claimants import code_of, fork, kill, until
 
 KEY = "ab" * 32

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import foregrad as fg
-from foregrad.keep import code_files
-from foregrad.store.cache import default_cache
-from foregrad.store.folder import Folder
-from foregrad.store.layer import Hit, Miss
-from foregrad.store.seal import PLAIN
+from foregrad.cache.serialize import code_files
+from foregrad.cache.store.cache import default_cache
+from foregrad.cache.store.folder import Folder
+from foregrad.cache.store.layer import Hit, Miss
+from foregrad.cache.store.seal import PLAIN
 
 KEY, OTHER = "ab" * 32, "cd" * 32
 DATA = bytes(range(256)) * 4

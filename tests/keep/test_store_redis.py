@@ -10,13 +10,14 @@ import pytest
 import redis
 
 import foregrad as fg
-from foregrad.entries.container import pack
-from foregrad.entries.trust import SharedKey
-from foregrad.keep.catalog import catalog
-from foregrad.store import claim as claims
-from foregrad.store import guarded, redis_layer
-from foregrad.store.layer import Hit, Miss
-from foregrad.store.seal import PLAIN, Seal
+from foregrad.cache.format.container import pack
+from foregrad.cache.format.keys import SharedKey
+from foregrad.cache.serialize.catalog import catalog
+from foregrad.cache.store import claim as claims
+from foregrad.cache.store import failing_layer as guarded
+from foregrad.cache.store import redis_layer
+from foregrad.cache.store.layer import Hit, Miss
+from foregrad.cache.store.seal import PLAIN, Seal
 from tests.keep.claimants import code_of, fork, kill, until
 from tests.keep.redis_server import redis_server
 

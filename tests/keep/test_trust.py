@@ -6,9 +6,8 @@ import sys
 
 import pytest
 
-from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
-from foregrad.entries.container import pack, read_header, unpack
-from foregrad.entries.trust import (
+from foregrad.cache.format.container import pack, read_header, unpack
+from foregrad.cache.format.keys import (
     PublicKey,
     SecretKey,
     SharedKey,
@@ -17,6 +16,7 @@ from foregrad.entries.trust import (
     key_from_file,
     parse_key,
 )
+from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
 from tests.keep import plain_reader
 from tests.keep.entries import ABOUT, BLOBS, contents, forge, header_of
 

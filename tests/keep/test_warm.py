@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 import foregrad as fg
 from foregrad.backends import toolchain
+from foregrad.cache.serialize.cached_calls import CAPTURED, FOUND, TRACED
 from foregrad.core.generated import Generated
-from foregrad.keep.warm import CAPTURED, FOUND, TRACED
 
 BACKENDS = [
     "eager",

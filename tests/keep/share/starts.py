@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from foregrad.keep.warm import FOUND
+from foregrad.cache.serialize.cached_calls import FOUND
 
 SCRIPTS = Path(__file__).with_name("scripts")
 _START = ("-m", "tests.keep.share.start")

@@ -25,8 +25,8 @@ if "foregrad" not in sys.modules:
 import torch  # noqa: E402  after the folder is known
 
 import foregrad as fg  # noqa: E402  after the folder is known
+from foregrad.cache.serialize.cached_calls import FOUND  # noqa: E402  after the folder is known
 from foregrad.core.errors import ForegradError  # noqa: E402  after the folder is known
-from foregrad.keep.warm import FOUND  # noqa: E402  after the folder is known
 from tests.keep.stale.libraries import install  # noqa: E402  after the folder is known
 from tests.keep.stale.packages import (  # noqa: E402  the same
     Package,

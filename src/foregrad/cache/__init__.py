@@ -1,0 +1,1 @@
+"""Cache: compiled programs in files and stores."""

@@ -1,0 +1,1 @@
+"""Format: a header and blobs in one `.fg` file."""

@@ -1,0 +1,1 @@
+"""Key: what a program depends on, as named ingredients."""

@@ -1,1 +1,0 @@
-"""Entries: a header and blobs in one `.fg` file."""

@@ -1,1 +1,0 @@
-"""Keep what was compiled: as a file, and in a cache."""

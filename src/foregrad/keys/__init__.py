@@ -1,1 +1,0 @@
-"""Keys: what a program depends on, as named ingredients."""
