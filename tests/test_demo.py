@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from foregrad import demo
+from foregrad.cli import demo
 
 
 def told(steps):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from foregrad import doctor
-from foregrad.cli import main
+from foregrad.cli import doctor
+from foregrad.cli.main import main
 
 
 def programs(monkeypatch: pytest.MonkeyPatch, place: str) -> doctor.Finding:

@@ -16,7 +16,7 @@ from foregrad.cache.format.container import pack, unpack
 from foregrad.cache.format.header import MAGIC
 from foregrad.cache.store.layer import Hit, Miss
 from foregrad.cache.store.seal import PLAIN
-from foregrad.cli import main
+from foregrad.cli.main import main
 from foregrad.core.errors import CorruptArtifact
 from tests.keep.entries import ABOUT, BLOBS, KEY, sparse
 

@@ -5,9 +5,9 @@ import json
 import torch
 from torch import nn
 
+from foregrad.api.capture import capture_call
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.program_key import program_key
-from foregrad.capture import capture_call
 from foregrad.runtime.build_options import Way
 
 

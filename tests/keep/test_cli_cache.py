@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 import foregrad as fg
 from foregrad.cache.format.container import pack
 from foregrad.cache.serialize.catalog import catalog
-from foregrad.cli import main
+from foregrad.cli.main import main
 
 
 def scaled(scale: float, cache: fg.Cache):
@@ -169,7 +169,7 @@ def test_headers_come_from_urls_too():
 
 def test_the_cache_is_looked_at_without_torch(cache: fg.Cache, tmp_path: Path):
     script = (
-        "import sys; from foregrad.cli import main; main(sys.argv[1:], standalone_mode=False); "
+        "import sys; from foregrad.cli.main import main; main(sys.argv[1:], standalone_mode=False); "
         "assert 'torch' not in sys.modules"
     )
     for words in (["ls"], ["explain", "--last"], ["stats"]):

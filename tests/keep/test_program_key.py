@@ -12,10 +12,10 @@ from torch import nn
 from torch.testing._internal.two_tensor import TwoTensor
 
 import foregrad as fg
+from foregrad.api.capture import capture_call
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.ingredients import differences
 from foregrad.cache.key.program_key import program_key
-from foregrad.capture import capture_call
 from foregrad.runtime.build_options import Way
 
 WAY = Way(compile_graph)

@@ -13,7 +13,7 @@ import foregrad as fg
 from foregrad.cache.format.container import pack, write
 from foregrad.cache.format.show import examine
 from foregrad.cache.store.cache import Cache
-from foregrad.cli import main
+from foregrad.cli.main import main
 from tests.house.source import PACKAGE
 from tests.keep.entries import ABOUT, BLOBS, KEY, forge, header_of, row, sparse
 
@@ -273,7 +273,7 @@ import sys, types
 foregrad = types.ModuleType("foregrad")  # the package's own file imports torch for users; the command does not
 foregrad.__path__ = [sys.argv.pop(1)]
 sys.modules["foregrad"] = foregrad
-from foregrad.cli import main
+from foregrad.cli.main import main
 main(standalone_mode=False)
 assert "torch" not in sys.modules
 """

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import foregrad as fg
+from foregrad.api.captured import Capture
 from foregrad.cache.serialize.cached_calls import FOUND
-from foregrad.captures import Capture
 
 
 class Two(nn.Module):

@@ -48,7 +48,7 @@ def _runs_the_function(steps: list[TracebackType]) -> bool:
     """Whether the first frame calls the user's function to record it, or is what such an error went through before."""
     code = steps[0].tb_frame.f_code
     place = (code.co_filename.removeprefix(FOLDER), code.co_name)
-    is_readable = place == ("compile.py", "__call__") and len(steps) > 1 and not _is_ours(steps[1])
+    is_readable = place == ("api/compiled.py", "__call__") and len(steps) > 1 and not _is_ours(steps[1])
     return place == ("record/recording.py", "forward") or is_readable
 
 

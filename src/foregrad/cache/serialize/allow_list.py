@@ -78,7 +78,7 @@ _APPLIED = frozenset(
 )
 
 #: Errors that a backward raises where eager does.
-_ERRORS = frozenset(("builtins.RuntimeError", "builtins.ValueError", "foregrad.core.errors.BackwardError"))
+_ERRORS = frozenset(("builtins.RuntimeError", "builtins.ValueError", "foregrad.BackwardError"))
 
 #: What stands before the name of an op in torch's own functions for it.
 _HOMES = {

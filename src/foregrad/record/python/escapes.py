@@ -90,8 +90,8 @@ _ELSEWHERE = (ModuleType, CodeType, FrameType, BuiltinFunctionType, Node)
 
 def _is_elsewhere(value: Any) -> bool:
     if is_a(value, type):  # a class of the user's may be given anything
-        return _is_library(value.__module__) or value.__module__.startswith("foregrad.")
-    return is_a(value, _ELSEWHERE) or type(value).__module__.startswith("foregrad.")
+        return _is_library(value.__module__) or f"{value.__module__}.".startswith("foregrad.")
+    return is_a(value, _ELSEWHERE) or f"{type(value).__module__}.".startswith("foregrad.")
 
 
 def _inside(path: str, value: Any) -> Iterator[tuple[str, Any, Any]]:

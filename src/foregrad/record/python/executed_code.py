@@ -216,7 +216,7 @@ def _folder(path: str) -> str:
     return os.path.join(path, "")
 
 
-_USERS = (FOLDER + "demo.py",)
+_USERS = (FOLDER + "cli/demo.py",)
 _TORCH = _folder(os.path.dirname(torch.__file__))
 _LIBRARIES = tuple(
     {
@@ -317,7 +317,7 @@ _ON_BEHALF = tuple(
         "record/session.py",
         "torch_private/autograd_engine.py",
         "torch_private/startup.py",
-        "compile.py",
-        "modules.py",
+        "api/compiled.py",
+        "api/compiled_module.py",
     )
 )

@@ -142,7 +142,7 @@ class Outside:
             kind = type(value)
             if not depth or kind in PLAIN or issubclass(kind, _ELSEWHERE) or (id(code), id(value)) in self._looked:
                 continue
-            if kind.__module__.startswith("foregrad.") or id(value) in self._elsewhere:
+            if f"{kind.__module__}.".startswith("foregrad.") or id(value) in self._elsewhere:
                 continue
             self._looked[id(code), id(value)] = value
             kept = self._kept.get(id(value))

@@ -186,4 +186,4 @@ def has_own_getattr(kind: type) -> bool:
 
 def holds_nothing(entries: dict[Any, Any]) -> bool:
     """Whether a dict is empty, but for hooks of foregrad's: they are there while some thread records."""
-    return all(str(getattr(one, "__module__", "")).startswith("foregrad.") for one in list(entries.values()))
+    return all(f"{getattr(one, '__module__', '')}.".startswith("foregrad.") for one in list(entries.values()))

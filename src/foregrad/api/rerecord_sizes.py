@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from foregrad.again import Modes
+from foregrad.api.rerecord import Modes
 from foregrad.core.errors import BackwardError
 from foregrad.core.spec import Spec
 from foregrad.process.forks import lock

@@ -12,8 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from foregrad.api.captured import Capture, warn_of_many, warn_of_python, with_another
+from foregrad.api.warm_starts import WarmStarts
 from foregrad.cache.serialize.cached_calls import CAPTURED, Origin
-from foregrad.captures import Capture, warn_of_many, warn_of_python, with_another
 from foregrad.core.errors import CannotKeep, CaptureError
 from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
@@ -23,17 +24,16 @@ from foregrad.runtime.build_options import Way
 from foregrad.runtime.guards.dispatch import FEW, Dispatch
 from foregrad.runtime.sentinels import MISS
 from foregrad.torch_private.base import under_foreign_control
-from foregrad.warm_starts import WarmStarts
 
 if TYPE_CHECKING:
+    from foregrad.api.capture import Captured
+    from foregrad.api.dynamic import Dynamic
+    from foregrad.api.rerecord_sizes import Twins
+    from foregrad.api.verify_call import Verification
     from foregrad.cache.format.keys import Signer
-    from foregrad.capture import Captured
-    from foregrad.check import Verification
-    from foregrad.dynamic import Dynamic
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.compiled_stage import CompiledStage
-    from foregrad.twins import Twins
 
 
 #: What Python does not copy.
@@ -136,7 +136,7 @@ class Compiled(WarmStarts):
     @functools.cached_property
     def _dynamic(self) -> Dynamic:
         """What is known about sizes that vary."""
-        from foregrad.dynamic import Dynamic
+        from foregrad.api.dynamic import Dynamic
 
         return Dynamic(self.way.dynamic)
 
@@ -144,7 +144,7 @@ class Compiled(WarmStarts):
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
         if self.way.dynamic is False:
             return self._new_capture(args, kwargs, self.way, origin)
-        from foregrad.dynamic import NOT_KEPT
+        from foregrad.api.dynamic import NOT_KEPT
 
         plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, ""
         if plan.dims:
@@ -190,18 +190,18 @@ class Compiled(WarmStarts):
         return [why for made in self.captures if (why := "; ".join(made.once) or made.python.why)]
 
     def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
-        from foregrad.twins import Twins
+        from foregrad.api.rerecord_sizes import Twins
 
         quiet, bare = replace(way, shows_progress=False), self._bare()
         return Twins(captured.stage.recording, args, kwargs, lambda a, k: bare._stage_of(a, k, quiet, dims))
 
     def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
-        from foregrad.making import make_capture
+        from foregrad.api.assemble import make_capture
 
         return make_capture(captured, way, *rest)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
-        from foregrad.capture import capture_call
+        from foregrad.api.capture import capture_call
 
         return self._told(capture_call(self._target, args, kwargs, varying=dims))
 
@@ -224,7 +224,7 @@ class Compiled(WarmStarts):
         Backward is compared too, on random tangents. Where the two differ by more than rounding explains, the first op
         that does is named.
         """
-        from foregrad.check import Checker, Compared, Verification
+        from foregrad.api.verify_call import Checker, Compared, Verification
         from foregrad.record.origins import definition
 
         checker = Checker(self.way.backend)

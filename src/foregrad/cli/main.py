@@ -18,9 +18,9 @@ from foregrad.cache.format import show as shown
 from foregrad.cache.format.keys import key_from_environment, key_from_file
 from foregrad.cache.format.show import printable
 from foregrad.cache.store.seal import seal_length
-from foregrad.cli_cache import cache
-from foregrad.cli_progress import Progress
-from foregrad.cli_trust import sign, trust, verify
+from foregrad.cli.cache import cache
+from foregrad.cli.progress import Progress
+from foregrad.cli.trust import sign, trust, verify
 from foregrad.core.errors import CorruptArtifact
 
 
@@ -39,7 +39,7 @@ for command in (cache, trust, sign, verify):
 @click.option("--seed", default=0, show_default=True, help="Seed of the weights, batches and dropout.")
 def demo(steps: int, seed: int) -> None:
     """Train a small transformer: eager, captured and compiled side by side."""
-    from foregrad.demo import run
+    from foregrad.cli.demo import run
 
     if not run(Console(), steps=steps, seed=seed):
         raise click.ClickException("a run differs from the eager one")
@@ -49,7 +49,7 @@ def demo(steps: int, seed: int) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def doctor(as_json: bool) -> None:
     """Say what this machine has, what is missing, and what that costs."""
-    from foregrad.doctor import examine
+    from foregrad.cli.doctor import examine
 
     findings = examine()
     if as_json:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from foregrad.api.captured import Capture
+from foregrad.api.compiled import Compiled
+from foregrad.api.compiled_module import CompiledForward, compiled_of
 from foregrad.cache.key.ingredients import Difference, differences
 from foregrad.cache.serialize.cached_calls import NO_ENTRY, Origin
 from foregrad.cache.serialize.catalog import Kept, catalog, nearest_to
 from foregrad.cache.serialize.loaded import Loaded, LoadedCapture
 from foregrad.cache.store.cache import Cache
-from foregrad.captures import Capture
-from foregrad.compile import Compiled
-from foregrad.modules import CompiledForward, compiled_of
 
 
 @dataclass(frozen=True)

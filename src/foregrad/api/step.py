@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from foregrad.api.captured import Capture
+from foregrad.api.compiled import Compiled
+from foregrad.api.options import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
@@ -17,16 +20,13 @@ from foregrad.cache.key.sources import Sources
 from foregrad.cache.serialize.cached_calls import Origin, cache_for
 from foregrad.cache.serialize.lookup import Lookup
 from foregrad.cache.store.cache import Cache
-from foregrad.captures import Capture
-from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
-from foregrad.compile import Compiled
 from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.runtime.build_options import Pass, Way
 from foregrad.torch_private.base import tell_it_steps
 from foregrad.torch_private.native_code import has_hidden_hooks
 
 if TYPE_CHECKING:
-    from foregrad.capture import Captured
+    from foregrad.api.capture import Captured
     from foregrad.record.symbols.dimensions import Dimensions
 
 
@@ -152,7 +152,7 @@ class Step(Compiled):
             return self._target(*args, **kwargs)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
-        from foregrad.capture import capture_call
+        from foregrad.api.capture import capture_call
 
         captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python, varying=dims)
         self._does_more = bool(captured.changes)

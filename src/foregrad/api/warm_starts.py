@@ -11,21 +11,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
-from foregrad.again import Again, not_made_again
+from foregrad.api.captured import Capture
+from foregrad.api.rerecord import Again, not_made_again
 from foregrad.cache.key.environment import environment_of_sources
 from foregrad.cache.key.ingredients import Key, differences
 from foregrad.cache.key.sources import Sources, sources_of
 from foregrad.cache.serialize.cached_calls import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call, in_doubt, keep_call
 from foregrad.cache.serialize.lookup import Lookup, ReadCall
 from foregrad.cache.serialize.state_places import Places
-from foregrad.captures import Capture
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import bind_arguments
 from foregrad.runtime.build_options import Way
 from foregrad.runtime.guards.dispatch import Dispatch
 
 if TYPE_CHECKING:
-    from foregrad.capture import Captured
+    from foregrad.api.capture import Captured
     from foregrad.record.python.side_effects import Change
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.runtime.compiled_stage import CompiledStage

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
+from foregrad.api.capture import Captured
+from foregrad.api.captured import Capture
+from foregrad.api.dynamic import Conditions
 from foregrad.cache.serialize.cached_calls import Origin
 from foregrad.cache.serialize.programs import Halves, claimed_halves
-from foregrad.capture import Captured
-from foregrad.captures import Capture
 from foregrad.core.source import Source
-from foregrad.dynamic import Conditions
 from foregrad.functionalize.effects import Copy
 from foregrad.process.progress import Timings
 from foregrad.program.program import Program

@@ -17,7 +17,7 @@ from foregrad.cache.format.keys import MOST_CHARACTERS, PublicKey, SecretKey, Si
 from foregrad.cache.format.show import printable
 from foregrad.cache.serialize import keyring
 from foregrad.cache.store.private_files import create
-from foregrad.cli_progress import Progress
+from foregrad.cli.progress import Progress
 from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)

@@ -8,17 +8,17 @@ from typing import Any
 
 import torch
 
+from foregrad.api.compiled import Compiled
+from foregrad.api.compiled_module import compile_module
+from foregrad.api.options import Choice, checked, checked_passes, for_backend, refuse_keywords
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
 from foregrad.cache.serialize.cached_calls import cache_for
 from foregrad.cache.store.cache import Cache
-from foregrad.choice import Choice, checked, checked_passes, for_backend, refuse_keywords
-from foregrad.compile import Compiled
-from foregrad.modules import compile_module
 from foregrad.runtime.build_options import Pass, Way
 
 
-def compile(  # noqa: A001  the public name is fg.compile
+def compile(
     target: Any,
     *,
     backend: str | Backend | None = None,

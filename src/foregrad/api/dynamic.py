@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from foregrad.choice import Choice
+from foregrad.api.options import Choice
 from foregrad.record.lift.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.torch_private.base import tree_flatten

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.nn.parameter import is_lazy as is_uninitialized
 
-from foregrad.compile import Compiled
+from foregrad.api.compiled import Compiled
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.tracebacks import readable
 from foregrad.runtime.build_options import Way
 
 if TYPE_CHECKING:
-    from foregrad.capture import Captured
+    from foregrad.api.capture import Captured
     from foregrad.record.symbols.dimensions import Dimensions
 
 #: What a compiled module has beside everything that its module has.
@@ -139,7 +139,7 @@ class ForwardOf(Compiled):
         return (self.target,)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
-        from foregrad.capture import capture_call
+        from foregrad.api.capture import capture_call
 
         if not self._is_set:  # the class may have got another one
             self._target = type(self.target).forward.__get__(self.target)

@@ -16,7 +16,7 @@ from foregrad.runtime.autograd_function import has_nodes
 from foregrad.runtime.sentinels import PYTHON
 
 if TYPE_CHECKING:
-    from foregrad.dynamic import Conditions
+    from foregrad.api.dynamic import Conditions
     from foregrad.program.program import Program
     from foregrad.record.python.executed_code import Reads
     from foregrad.record.python.side_effects import Change

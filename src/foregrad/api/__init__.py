@@ -1,0 +1,1 @@
+"""What users call, and where the stages are put one after another."""

@@ -1,0 +1,1 @@
+"""The `foregrad` command."""
