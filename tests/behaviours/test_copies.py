@@ -13,13 +13,14 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import foregrad as fg
 from foregrad.core.errors import CannotKeep
-from tests.compare import compiled
+from tests.compare import BACKEND, compiled
 
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.first, self.norm, self.second = nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 1)
+        # no bias before a norm: its gradient is zero but for rounding, which Adam would make as large as any other
+        self.first, self.norm, self.second = nn.Linear(3, 5, bias=False), nn.BatchNorm1d(5), nn.Linear(5, 1)
 
     def forward(self, x):
         return self.second(self.norm(self.first(x)).relu())
@@ -42,10 +43,17 @@ def train(model, seed, steps=3, average=None):
             average.update_parameters(model)
 
 
+def assert_close(ours, eager):
+    tolerance = 0 if BACKEND == "eager" else 1e-5
+    torch.testing.assert_close(ours, eager, rtol=tolerance, atol=tolerance)
+
+
 def assert_same(ours, eager):
+    """Bitwise with the eager backend; what compilers make rounds otherwise."""
     (a, b) = (ours.state_dict(), eager.state_dict())
     assert list(a) == list(b)
-    assert all(torch.equal(a[name], b[name]) for name in a)
+    for name in a:
+        assert_close(a[name], b[name])
 
 
 def test_a_deep_copy_trains_by_itself():
@@ -77,7 +85,7 @@ def test_a_shallow_copy_shares_its_weights_and_is_compiled():
     assert other.first is ours.first
     x = torch.ones(4, 3)
     other.eval()
-    assert torch.equal(other(x), Net.forward(other, x))
+    assert_close(other(x), Net.forward(other, x))
     assert other.captures
     assert not ours.captures
 
@@ -93,7 +101,7 @@ def test_an_averaged_model_of_a_compiled_module(multi_avg_fn):
     (eager, eager_average, expected), (ours, our_average, found) = results
     assert_same(ours, eager)
     assert_same(our_average, eager_average)
-    assert torch.equal(found, expected)
+    assert_close(found, expected)
 
 
 @pytest.mark.parametrize("way", ["pickle", "torch.save"])

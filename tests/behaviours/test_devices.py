@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import foregrad as fg
-from foregrad.torch_private.base import FakeTensor, FakeTensorMode
+from foregrad.torch_private.fake_tensors import FakeTensor, FakeTensorMode
 
 CUDA = torch.device("cuda", 0)
 FAKES = FakeTensorMode()

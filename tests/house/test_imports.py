@@ -6,6 +6,18 @@ from collections.abc import Iterator
 from tests.house.source import Module, dependencies, imports, layout, modules, place
 
 PRIVATE = "foregrad.torch_private"
+#: Private names of torch that foregrad has for something of its own, too, or might.
+OF_TORCH = {"_base", "_cdata", "_schema", "_version"}
+#: Private names of Python's own that code needs.
+OF_PYTHON = {
+    "_SimpleCData",
+    "_at_fork_reinit",
+    "_current_frames",
+    "_exit",
+    "_getframe",
+    "_is_owned",
+    "_lru_cache_wrapper",
+}
 FORBIDDEN = ("torch._functorch", "torch._dynamo", "functorch")
 
 
@@ -27,6 +39,20 @@ def test_private_torch_is_used_in_one_place():
         if not module.name.startswith(PRIVATE)
         for line, name in torch_names(module)
         if is_private(name)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_private_attributes_of_others_are_used_in_one_place():
+    """`tensor._base` and `op._schema` are private names of torch too; names that foregrad defines are its own."""
+    own = {name for module in modules().values() for name in names_defined(module)} | {"_foregrad"}
+    found = [
+        f"{module.file}:{node.lineno}: {node.attr}"
+        for module in modules().values()
+        if not module.name.startswith(PRIVATE)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute) and is_private(node.attr) and node.attr not in own - OF_TORCH | OF_PYTHON
+        if not (dotted(node) or "").startswith(("aten.", "torch.ops."))
     ]
     assert not found, "\n".join(found)
 
@@ -79,6 +105,19 @@ def torch_names(module: Module) -> Iterator[tuple[int, str]]:
             root, _, rest = chain.partition(".")
             if root in bound:
                 yield node.lineno, f"{bound[root]}.{rest}"
+
+
+def names_defined(module: Module) -> Iterator[str]:
+    """Functions, classes, variables of classes and attributes that a file sets."""
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield node.attr
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            yield node.target.id
+        elif isinstance(node, ast.Assign):
+            yield from (target.id for target in node.targets if isinstance(target, ast.Name))
 
 
 def names_imported_by_string(module: Module) -> Iterator[tuple[int, str]]:

@@ -46,7 +46,8 @@ from foregrad.record.symbols.dimensions import Dimensions, Sizes
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.tracebacks import readable
 from foregrad.runtime.guards.python_reads import Looked, look
-from foregrad.torch_private.base import no_dispatch_modes, tree_leaves
+from foregrad.torch_private.dispatch import no_dispatch_modes
+from foregrad.torch_private.pytree import tree_leaves
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from foregrad.record.tracebacks import readable
 from foregrad.runtime.build_options import Way
 from foregrad.runtime.guards.dispatch import FEW, Dispatch
 from foregrad.runtime.sentinels import MISS
-from foregrad.torch_private.base import under_foreign_control
+from foregrad.torch_private.dispatch import under_foreign_control
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured

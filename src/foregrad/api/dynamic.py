@@ -12,7 +12,7 @@ import torch
 from foregrad.api.options import Choice
 from foregrad.record.lift.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.runtime.size_formulas import Dims, formulas
-from foregrad.torch_private.base import tree_flatten
+from foregrad.torch_private.pytree import tree_flatten
 
 if TYPE_CHECKING:
     from foregrad.record.symbols.dimensions import Assumed, Dimensions, Sizes, Symbol

@@ -18,7 +18,9 @@ from foregrad.core.spec import Spec
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import named_leaves
 from foregrad.runtime.guards.torch_guards import example_of
-from foregrad.torch_private.base import has_hooks, tree_flatten, tree_unflatten
+from foregrad.torch_private.autograd import has_hooks
+from foregrad.torch_private.pytree import tree_flatten, tree_unflatten
+from foregrad.torch_private.tensors import storage_key, view_base
 
 if TYPE_CHECKING:
     from foregrad.runtime.compiled_stage import CompiledStage
@@ -32,7 +34,7 @@ def not_made_again(arguments: dict[str, Any]) -> list[str]:
         return why
     first: dict[int, tuple[str, torch.Tensor]] = {}
     for name, tensor in tensors:
-        other, root = first.setdefault(tensor.untyped_storage()._cdata, (name, _root(tensor)))
+        other, root = first.setdefault(storage_key(tensor), (name, _root(tensor)))
         if root is not _root(tensor):
             why.append(f"the argument {name} shares memory with {other}, and neither is a view of the other")
     return why
@@ -40,12 +42,12 @@ def not_made_again(arguments: dict[str, Any]) -> list[str]:
 
 def _root(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that a view is one of; every other is its own."""
-    return tensor if tensor._base is None else tensor._base
+    return tensor if view_base(tensor) is None else view_base(tensor)
 
 
 def _is_more(tensor: torch.Tensor) -> str | None:
     """What a tensor is beside what its spec says, or a view of such a one that has no history; None if nothing."""
-    base = tensor._base
+    base = view_base(tensor)
     if base is None:
         whole = tensor.untyped_storage if type(tensor) is torch.Tensor and tensor.layout is torch.strided else None
         is_part = whole is not None and whole().nbytes() != Spec.of(tensor).num_bytes
@@ -83,7 +85,7 @@ class _Looks:
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Looks:
-        base, memory, offset = tensor._base, tensor.untyped_storage()._cdata, int(tensor.storage_offset())
+        base, memory, offset = view_base(tensor), storage_key(tensor), int(tensor.storage_offset())
         if base is None:
             return cls(Spec.of(tensor), memory, None, None, offset)
         return cls(Spec.of(tensor), memory, id(tensor), Spec.of(base), offset)

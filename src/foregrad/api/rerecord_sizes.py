@@ -21,7 +21,7 @@ from foregrad.record.recording import Recording
 from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.guards.torch_guards import example_of
 from foregrad.runtime.size_formulas import Dims, formulas
-from foregrad.torch_private.base import tree_flatten, tree_unflatten
+from foregrad.torch_private.pytree import tree_flatten, tree_unflatten
 
 
 class Twins:

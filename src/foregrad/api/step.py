@@ -22,8 +22,8 @@ from foregrad.cache.serialize.lookup import Lookup
 from foregrad.cache.store.cache import Cache
 from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.runtime.build_options import Pass, Way
-from foregrad.torch_private.base import tell_it_steps
 from foregrad.torch_private.native_code import has_hidden_hooks
+from foregrad.torch_private.training import tell_it_steps
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured

@@ -16,7 +16,8 @@ from torch import fx
 from foregrad.backends.backend import Backend, Runner
 from foregrad.backends.eager import compile_graph
 from foregrad.program.program import Program
-from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys, lazy_graph_module
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys
+from foregrad.torch_private.fx_graph import lazy_graph_module
 
 #: Rounding explains a difference of this many units in the last place of a result's largest element, and as many times
 #: what the result changes by when every input changes by one: sums that cancel lose digits whoever computes them.

@@ -27,7 +27,7 @@ from torch import fx
 from foregrad.backends.kernels.buffer_layout import arranged
 from foregrad.backends.kernels.products import PRODUCTS, Matrix, fetch_call, product_call
 from foregrad.record.impure import is_random
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 _PRODUCTS = {aten.mm.default, aten.addmm.default}

@@ -23,14 +23,8 @@ from torch import fx
 from foregrad.core.generated import load_source
 from foregrad.core.spec import NumberSpec
 from foregrad.record.impure import is_random
-from foregrad.torch_private.base import (
-    BELOW_AUTOGRAD,
-    FUNCTION_HOMES,
-    OpOverload,
-    TorchDispatchMode,
-    autocast_disabled,
-    exclude_keys,
-)
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, TorchDispatchMode, autocast_disabled, exclude_keys
+from foregrad.torch_private.ops import FUNCTION_HOMES, OpOverload, overload_name, schema_of
 
 
 def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any, ...]]:
@@ -134,7 +128,7 @@ class InGradMode:
 
 def _hint(target: Any) -> str:
     if isinstance(target, OpOverload):
-        return f"{target._schema.name}_{target._overloadname}".replace("::", "_").replace(".", "_")
+        return f"{schema_of(target).name}_{overload_name(target)}".replace("::", "_").replace(".", "_")
     return str(target.__name__)
 
 
@@ -188,7 +182,7 @@ class _Reached(Exception):
 @cache
 def fast_function(func: OpOverload, pattern: Any) -> Any:
     """A function of torch that does nothing but call this op with the same arguments; None if none is found."""
-    name = func._schema.name
+    name = schema_of(func).name
     if not name.startswith("aten::") or is_random(func) or _has_unknown(pattern):
         return None
     args, kwargs = _example(pattern[0]), {k: _example(v) for k, v in pattern[1]}
@@ -231,7 +225,7 @@ def _reaches(candidate: Any, func: OpOverload, args: Any, kwargs: Any) -> bool:
 def _same(got: Any, given: Any, func: OpOverload) -> bool:
     """Whether the op got what the function was given; trailing defaults may be spelt out."""
     if len(got) < len(given):
-        defaults = [a.default_value for a in func._schema.arguments]
+        defaults = [a.default_value for a in schema_of(func).arguments]
         if any(_differs(g, d) for g, d in zip(given[len(got) :], defaults[len(got) :], strict=False)):
             return False
         given = given[: len(got)]

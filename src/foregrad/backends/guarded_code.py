@@ -17,7 +17,8 @@ from torch import fx
 from foregrad.backends.backend import Runner
 from foregrad.core.spec import Spec, is_lazy
 from foregrad.process.heap import keep_freed_memory
-from foregrad.torch_private.base import BELOW_AUTOGRAD, check_layout, exclude_keys, ops_are_transformed
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys, ops_are_transformed
+from foregrad.torch_private.tensors import check_layout
 
 if TYPE_CHECKING:
     from foregrad.regions.fallbacks import Fallback

@@ -38,8 +38,8 @@ from foregrad.program.dead_code import is_view
 from foregrad.record.impure import is_random
 from foregrad.regions.fallbacks import FAILED, SECOND, Fallback, Why, together
 from foregrad.regions.regions import WHOLE, Region, Regions, apart, find_regions, whole
-from foregrad.torch_private.base import OpOverload, autocast_disabled
 from foregrad.torch_private.cpp_builds import failed_build
+from foregrad.torch_private.dispatch import autocast_disabled
 from foregrad.torch_private.inductor import (
     built_later,
     compile_with_inductor,
@@ -47,6 +47,7 @@ from foregrad.torch_private.inductor import (
     inductor_decompositions,
     inductor_draws_like_eager,
 )
+from foregrad.torch_private.ops import OpOverload
 
 #: Inductor keeps what it is doing in global variables.
 one_at_a_time = lock()

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.base import library_runner
+from foregrad.torch_private.serialization import library_runner
 
 
 class Library:

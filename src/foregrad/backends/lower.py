@@ -15,8 +15,10 @@ from torch import fx
 from foregrad.backends.double_precision_sums import IN_DOUBLE
 from foregrad.backends.numbers_as_tensors import in_tensors, takes_numbers
 from foregrad.core.spec import Spec
-from foregrad.torch_private.base import FakeTensorMode, OpOverload, lazy_graph_module
+from foregrad.torch_private.fake_tensors import FakeTensorMode
+from foregrad.torch_private.fx_graph import lazy_graph_module
 from foregrad.torch_private.inductor import fake_mode, trace_decomposed
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -49,7 +51,7 @@ def _check_pure(graph: fx.Graph) -> None:
     """A compiler may move a write before a read: leave a graph in which a decomposition writes to someone else. The new
     contents of an input are another matter, which compilers know."""
     for node in graph.nodes:
-        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable and not _writes_input(node):
+        if isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable and not _writes_input(node):
             raise NotImplementedError(f"{node.target} writes to its argument")
 
 

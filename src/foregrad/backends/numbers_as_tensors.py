@@ -17,7 +17,7 @@ from torch import fx
 from foregrad.backends.backend import Runner
 from foregrad.core.generated import load_source
 from foregrad.core.spec import NumberSpec
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 Tensor = torch.Tensor
 
@@ -31,7 +31,7 @@ def in_tensors(node: fx.Node) -> Callable[..., Any]:
     """A function that computes an op with tensors in the place of its numbers."""
     func: Any = node.target
     assert isinstance(func, OpOverload)
-    name, spec = func._schema.name.removeprefix("aten::"), node.meta.get("spec")
+    name, spec = schema_of(func).name.removeprefix("aten::"), node.meta.get("spec")
     dtype = torch.float64 if spec is None else spec.dtype
 
     def compute(*args: Any, **options: Any) -> Any:
@@ -48,7 +48,7 @@ def in_tensors(node: fx.Node) -> Callable[..., Any]:
 
 def can_be_in_tensors(node: fx.Node) -> bool:
     """Whether there is such a function."""
-    name = node.target._schema.name.removeprefix("aten::") if isinstance(node.target, OpOverload) else ""
+    name = schema_of(node.target).name.removeprefix("aten::") if isinstance(node.target, OpOverload) else ""
     return name.removeprefix("_foreach_") in _ONE_BY_ONE or name in ("full", "scalar_tensor")
 
 

@@ -17,7 +17,7 @@ from foregrad.backends.eager import Names
 from foregrad.backends.kernels.write_call_sequence import Function, Writer, stretches
 from foregrad.core.generated import load_source
 from foregrad.regions.regions import RegionCall, Regions
-from foregrad.torch_private.base import empty_strided_cpu, reinterpret_tensor
+from foregrad.torch_private.tensors import empty_strided_cpu, reinterpret_tensor
 
 #: A region: a function of one list, which it empties, or one of C++.
 Compiled = Callable[[list[Any]], Any] | Function

@@ -9,7 +9,7 @@ import torch
 
 from foregrad.process.forks import lock
 from foregrad.process.temporary import Held
-from foregrad.torch_private.base import no_dispatch_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes
 
 #: Held by whoever has put the default generator into another state.
 turn = lock()

@@ -8,7 +8,8 @@ import torch
 from torch.autograd.graph import get_gradient_edge
 
 from foregrad.process.no_warnings import no_warnings
-from foregrad.torch_private.base import has_hooks, set_version
+from foregrad.torch_private.autograd import has_hooks, set_version, version_of
+from foregrad.torch_private.tensors import view_base
 
 
 def history_of(ghost: torch.Tensor) -> Any:
@@ -38,12 +39,14 @@ def grad_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 def is_flagged(ghost: torch.Tensor) -> bool:
     """Whether a tensor was told to require a gradient, rather than made from one that does."""
-    return ghost.requires_grad and is_leaf(ghost) and not (ghost._base is not None and ghost._base.requires_grad)
+    base = view_base(ghost)
+    return ghost.requires_grad and is_leaf(ghost) and not (base is not None and base.requires_grad)
 
 
 def gets_no_gradient(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view made under `no_grad`: it requires a gradient, as its base does, but gets none."""
-    if tensor._base is None or not (tensor.requires_grad and is_leaf(tensor) and tensor._base.requires_grad):
+    base = view_base(tensor)
+    if base is None or not (tensor.requires_grad and is_leaf(tensor) and base.requires_grad):
         return False
     with torch.enable_grad():
         node = tensor.view_as(tensor).grad_fn
@@ -62,7 +65,7 @@ def hidden_bases(group: list[torch.Tensor]) -> list[torch.Tensor]:
 
 def base_of(tensor: torch.Tensor) -> torch.Tensor:
     """The tensor that autograd takes this one for a view of, if the two have one history."""
-    base = tensor._base
+    base = view_base(tensor)
     if base is None or (tensor.requires_grad and not base.requires_grad):
         return tensor
     has_its_own = tensor.requires_grad and tensor.is_leaf and not gets_no_gradient(tensor)
@@ -71,9 +74,9 @@ def base_of(tensor: torch.Tensor) -> torch.Tensor:
 
 def leads_nowhere(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a view of one made under `no_grad`: its history does not reach its base."""
-    node = tensor.grad_fn
-    end = None if tensor._base is None else tensor._base.grad_fn
-    if node is None or not (tensor._base is not None and tensor._base.requires_grad):
+    node, base = tensor.grad_fn, view_base(tensor)
+    end = None if base is None else base.grad_fn
+    if node is None or not (base is not None and base.requires_grad):
         return False
     while node is not None and node is not end and node.next_functions:
         node = node.next_functions[0][0]
@@ -111,11 +114,11 @@ def adds_to_grad_of(tensor: torch.Tensor, *others: torch.Tensor) -> bool:
 
 def shares_version(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors have one version counter: a tensor and its `detach()` do, a tensor and its `.data` do not."""
-    if one.is_inference() or other.is_inference() or one._version != other._version:
+    if one.is_inference() or other.is_inference() or version_of(one) != version_of(other):
         return False
-    before = one._version
+    before = version_of(one)
     set_version(one, before + 1)
-    is_shared = other._version != before
+    is_shared = version_of(other) != before
     set_version(one, before)
     return is_shared
 

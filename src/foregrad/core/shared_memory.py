@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 
 from foregrad.core.spec import Spec
-from foregrad.torch_private.base import FakeTensor
+from foregrad.torch_private.fake_tensors import FakeTensor
+from foregrad.torch_private.tensors import storage_key
 
 
 def overlapping_groups(tensors: Sequence[torch.Tensor]) -> list[list[torch.Tensor]]:
@@ -57,7 +58,7 @@ def _with_empty_ones(groups: list[list[torch.Tensor]]) -> list[list[torch.Tensor
     joined: list[list[torch.Tensor]] = []
     first: dict[int, list[torch.Tensor]] = {}
     for group in sorted(groups, key=lambda group: not Spec.of(group[0]).num_bytes):
-        storage = group[0].untyped_storage()._cdata
+        storage = storage_key(group[0])
         if not Spec.of(group[0]).num_bytes and storage in first:
             first[storage] += group
         else:
@@ -69,5 +70,5 @@ def _with_empty_ones(groups: list[list[torch.Tensor]]) -> list[list[torch.Tensor
 def address(tensor: torch.Tensor) -> tuple[int, int]:
     """Where a tensor begins: a block of memory, and a byte in it. Tensors without data have storages for blocks."""
     if tensor.is_meta or isinstance(tensor, FakeTensor):
-        return tensor.untyped_storage()._cdata, int(tensor.storage_offset()) * tensor.dtype.itemsize
+        return storage_key(tensor), int(tensor.storage_offset()) * tensor.dtype.itemsize
     return 0, tensor.data_ptr()

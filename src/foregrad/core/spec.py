@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from foregrad.core.size import Size, frozen_all, value_of
+from foregrad.torch_private.tensors import is_zero_tensor
 
 _SHORT = {
     torch.float64: "f64",
@@ -154,7 +155,7 @@ def contiguous_stride(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def is_lazy(tensor: torch.Tensor) -> bool:
     """Whether the memory of a tensor holds not its data but their negatives or conjugates, or nothing."""
-    return tensor.is_neg() or tensor.is_conj() or tensor._is_zerotensor()
+    return tensor.is_neg() or tensor.is_conj() or is_zero_tensor(tensor)
 
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:

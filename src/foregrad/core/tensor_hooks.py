@@ -7,15 +7,17 @@ from typing import Any
 
 import torch
 
+from foregrad.torch_private.autograd import accumulation_hooks, gradient_hooks
+
 #: Stands between the hooks before the engine adds to a .grad and those after.
 THEN: Any = None
 
 
 def hooks_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Whom the engine calls before and after it adds to the .grad of a tensor."""
-    if not tensor._backward_hooks and not tensor._post_accumulate_grad_hooks:
+    if not gradient_hooks(tensor) and not accumulation_hooks(tensor):
         return ()
-    before, after = (tensor._backward_hooks or {}), (tensor._post_accumulate_grad_hooks or {})
+    before, after = (gradient_hooks(tensor) or {}), (accumulation_hooks(tensor) or {})
     return (*before.values(), THEN, *after.values())
 
 

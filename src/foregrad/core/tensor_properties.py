@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.base import no_dispatch_modes, no_function_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
 
 _PLAIN = (bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout)
 

@@ -10,7 +10,8 @@ import torch
 
 from foregrad.core.spec import restrided
 from foregrad.core.wrapper_subclass import Form, Recipe, parts, refused_gradient
-from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys
+from foregrad.torch_private.tensors import view_base
 
 
 class Unwrapped(torch.autograd.Function):
@@ -78,7 +79,7 @@ class Rewritten(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, contents: torch.Tensor) -> torch.Tensor:
-        ctx.is_view = tensor._base is not None
+        ctx.is_view = view_base(tensor) is not None
         ctx.mark_dirty(tensor)
         return tensor
 

@@ -13,11 +13,8 @@ import torch
 
 from foregrad.core.errors import BackwardError
 from foregrad.core.spec import Spec, dtype_text
-from foregrad.torch_private.base import (
-    is_traceable_wrapper_subclass,
-    is_traceable_wrapper_subclass_type,
-    no_function_modes,
-)
+from foregrad.torch_private.dispatch import no_function_modes
+from foregrad.torch_private.tensors import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type
 
 is_wrapper_type = is_traceable_wrapper_subclass_type
 

@@ -14,7 +14,7 @@ import torch
 
 from foregrad.core.spec import contiguous_stride
 from foregrad.record.trace import Alias
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 aten = torch.ops.aten
 
@@ -114,7 +114,7 @@ PARTS = {aten.split.Tensor, aten.split_with_sizes.default, aten.unbind.int}
 
 def out_of_place(func: OpOverload) -> OpOverload | None:
     """The view op that an in-place change of metadata applies: `t_` gives `t`."""
-    name, overload = func._schema.name.removeprefix("aten::"), func._overloadname
+    name, overload = schema_of(func).name.removeprefix("aten::"), overload_name(func)
     if not name.endswith("_") or name in ("resize_", "set_", "resize_as_"):
         return None
     packet = getattr(aten, name[:-1], None)

@@ -10,7 +10,7 @@ from foregrad.core.size import sizes_in, value_of
 from foregrad.functionalize.pure_variants import has_in_place, is_pointwise, writes_out
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.trace import Alias, Op, aliases_in
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -94,7 +94,7 @@ _ELEMENT_BY_ELEMENT = {torch.ops.aten.copy_.default, torch.ops.aten.fill_.Tensor
 
 def _takes_lists(func: OpOverload) -> bool:
     """Whether an op is one of those for many tensors, each with its own beside it."""
-    return func._schema.name.split("::")[-1].startswith(("_foreach_", "_fused_s", "_fused_a"))
+    return schema_of(func).name.split("::")[-1].startswith(("_foreach_", "_fused_s", "_fused_a"))
 
 
 def _is_in_place(op: Op, target: Alias) -> bool:
@@ -106,7 +106,7 @@ def _is_in_place(op: Op, target: Alias) -> bool:
 
 def _refuses_itself(func: OpOverload) -> bool:
     """Whether eager refuses that an op writes to a tensor and takes it too, even if it has no elements."""
-    return func._schema.name.split("::")[-1].startswith(("index_", "_index_put", "scatter_", "put_"))
+    return schema_of(func).name.split("::")[-1].startswith(("index_", "_index_put", "scatter_", "put_"))
 
 
 def depends_on_order(op: Op) -> str | None:

@@ -13,7 +13,7 @@ from foregrad.functionalize.example_arguments import look_of, stand_ins
 from foregrad.record.ghosts.op_results import Made
 from foregrad.record.ghosts.table import GhostTable, kind_of, written_places
 from foregrad.record.trace import Alias, Op, aliases_in
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 aten = torch.ops.aten
 
@@ -29,7 +29,7 @@ class Pure:
 
     @property
     def __name__(self) -> str:
-        return f"pure_{self.op._schema.name.split('::')[1]}"
+        return f"pure_{schema_of(self.op).name.split('::')[1]}"
 
     def __call__(self, *args: Any, **kwargs: Any) -> list[Any]:
         args_list, kwargs = list(args), dict(kwargs)
@@ -92,7 +92,7 @@ def variant_for(op: Op) -> Variant:
 
 
 def _computes_in_dtype_of_out(op: Op) -> bool:
-    has_choice = any(argument.name == "dtype" for argument in op.func._schema.arguments)
+    has_choice = any(argument.name == "dtype" for argument in schema_of(op.func).arguments)
     given = {alias.dtype for alias in aliases_in(op.args)}
     return has_choice and op.kwargs.get("dtype") is None and any(alias.dtype not in given for alias in op.writes)
 
@@ -108,22 +108,22 @@ def is_pointwise(func: OpOverload) -> bool:
 
 def has_in_place(func: OpOverload) -> bool:
     """Whether an op can write its result over its first argument, as `addmm_` does."""
-    namespace, name = func._schema.name.split("::")
+    namespace, name = schema_of(func).name.split("::")
     return hasattr(getattr(torch.ops, namespace), f"{name}_")
 
 
 def _in_place(func: OpOverload) -> Variant | None:
     """`foo_` gives `foo`: the only written argument is the first, and it is what the op returns."""
-    namespace, name = func._schema.name.split("::")
+    namespace, name = schema_of(func).name.split("::")
     if not name.endswith("_") or kind_of(func).writes != (0,):
         return None
     found = _overload_like(func, getattr(getattr(torch.ops, namespace), name[:-1], None))
     if found is None:
         return None
-    returns = [str(r.type) for r in found._schema.returns]
-    if returns == ["Tensor"] and str(func._schema.arguments[0].type) == "Tensor":
-        same = found._overloadname == func._overloadname
-        defaults = [a.default_value for a in func._schema.arguments if not a.kwarg_only]
+    returns = [str(r.type) for r in schema_of(found).returns]
+    if returns == ["Tensor"] and str(schema_of(func).arguments[0].type) == "Tensor":
+        same = overload_name(found) == overload_name(func)
+        defaults = [a.default_value for a in schema_of(func).arguments if not a.kwarg_only]
         return Variant(found, (), 0, False, () if same else tuple(defaults))
     if returns == ["List[Tensor]"]:
         return Variant(found, (), 0, True)
@@ -133,9 +133,9 @@ def _in_place(func: OpOverload) -> Variant | None:
 def _overload_like(func: OpOverload, packet: Any) -> OpOverload | None:
     """The pure overload that takes the same arguments, the one of the same name first."""
     overloads = packet.overloads() if packet is not None else []
-    for name in sorted(overloads, key=lambda n: n != func._overloadname):
+    for name in sorted(overloads, key=lambda n: n != overload_name(func)):
         found: OpOverload = getattr(packet, name)
-        if not found._schema.is_mutable and _shape_of(found) == _shape_of(func):
+        if not schema_of(found).is_mutable and _shape_of(found) == _shape_of(func):
             return found
     return None
 
@@ -143,27 +143,27 @@ def _overload_like(func: OpOverload, packet: Any) -> OpOverload | None:
 def _with_out(func: OpOverload) -> Variant | None:
     """`foo.out` gives `foo`: every written argument is an `out`, and these are what the op returns."""
     writes = kind_of(func).writes
-    if not writes or not all(isinstance(w, str) for w in writes) or len(func._schema.returns) != len(writes):
+    if not writes or not all(isinstance(w, str) for w in writes) or len(schema_of(func).returns) != len(writes):
         return None
     names = tuple(str(w) for w in writes)
-    namespace, name = func._schema.name.split("::")
+    namespace, name = schema_of(func).name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name)
     wanted = [a for a in _shape_of(func) if a[0] not in names]
     for overload in packet.overloads():
         found = getattr(packet, overload)
-        is_pure = all(str(r.type) == "Tensor" and r.alias_info is None for r in found._schema.returns)
-        if is_pure and not found._schema.is_mutable and _shape_of(found) == wanted:
+        is_pure = all(str(r.type) == "Tensor" and r.alias_info is None for r in schema_of(found).returns)
+        if is_pure and not schema_of(found).is_mutable and _shape_of(found) == wanted:
             return Variant(found, names, 0, len(names) > 1)
     return None
 
 
 def _pure(func: OpOverload) -> Variant:
-    own = [r for r in func._schema.returns if r.alias_info is None]
+    own = [r for r in schema_of(func).returns if r.alias_info is None]
     return Variant(Pure(func), (), len(own), True)
 
 
 def _shape_of(func: OpOverload) -> list[tuple[str, str]]:
-    return [(a.name, str(a.type)) for a in func._schema.arguments]
+    return [(a.name, str(a.type)) for a in schema_of(func).arguments]
 
 
 def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.device | None) -> Spec:

@@ -20,7 +20,7 @@ from foregrad.core.default_generator import generator_as_it_was
 from foregrad.core.spec import Spec
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.record.trace import Op, aliases_in
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 
 def rng_state(generator: torch.Generator | None = None) -> torch.Tensor:
@@ -93,7 +93,7 @@ def _schema_op(target: Any) -> Any:
 @cache
 def _place(op: OpOverload) -> int | str | None:
     """Where an op takes a generator: a position, a name, or nowhere."""
-    for position, argument in enumerate(op._schema.arguments):
+    for position, argument in enumerate(schema_of(op).arguments):
         if "Generator" in str(argument.type):
             return argument.name if argument.kwarg_only else position
     return None
@@ -104,15 +104,15 @@ def _with_generator(op: OpOverload | Pure) -> OpOverload | None:
     """The overload that does the same and takes a generator, such as `rand.generator` for `rand`."""
     if isinstance(op, Pure):
         return None
-    namespace, name = op._schema.name.split("::")
+    namespace, name = schema_of(op).name.split("::")
     packet = getattr(getattr(torch.ops, namespace), name)
     for overload in packet.overloads():
         found: OpOverload = getattr(packet, overload)
         without = [a for a in _arguments(found) if a[0] != "generator"]
-        if without != _arguments(found) and without == _arguments(op) and not found._schema.is_mutable:
+        if without != _arguments(found) and without == _arguments(op) and not schema_of(found).is_mutable:
             return found
     return None
 
 
 def _arguments(op: OpOverload) -> list[tuple[str, str, bool]]:
-    return [(a.name, str(a.type), a.kwarg_only) for a in op._schema.arguments]
+    return [(a.name, str(a.type), a.kwarg_only) for a in schema_of(op).arguments]

@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 from foregrad.graph.order import following_of, in_order
+from foregrad.torch_private.autograd import next_sequence_number
 from foregrad.torch_private.autograd_graph import leaf_of, sequence_number
-from foregrad.torch_private.base import next_sequence_number, tree_leaves
+from foregrad.torch_private.pytree import tree_leaves
 
 _KEY = "foregrad.module"
 _NAME = "foregrad.parameter"

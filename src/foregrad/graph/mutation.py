@@ -14,8 +14,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from foregrad.graph.policy import Kept
 from foregrad.process.forks import lock
 from foregrad.record.ghosts.table import written
+from foregrad.torch_private.autograd import version_of
 from foregrad.torch_private.autograd_graph import parts, storage_id
-from foregrad.torch_private.base import OpOverload, TorchDispatchMode
+from foregrad.torch_private.dispatch import TorchDispatchMode
+from foregrad.torch_private.ops import OpOverload
 
 #: Ops that fill an argument after their node has saved it, for the new contents: which one.
 _FILLED = {torch.ops.aten.rrelu_with_noise.default: 1, torch.ops.aten.rrelu_with_noise_.default: 1}
@@ -124,7 +126,7 @@ class _CopyBeforeWrite(TorchDispatchMode):
 
 
 def _version_of(tensor: torch.Tensor) -> int | None:
-    return None if tensor.is_inference() else tensor._version
+    return None if tensor.is_inference() else version_of(tensor)
 
 
 def _same(a: torch.Tensor, b: torch.Tensor) -> bool:

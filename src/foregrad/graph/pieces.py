@@ -10,8 +10,10 @@ import torch
 from torch import nn
 
 from foregrad.core.spec import Spec, contiguous_stride
+from foregrad.torch_private.autograd import version_of
 from foregrad.torch_private.autograd_graph import WeakStorage, storage_id
-from foregrad.torch_private.base import is_functorch_wrapped_tensor, version_of
+from foregrad.torch_private.tensors import view_base
+from foregrad.torch_private.transforms import is_functorch_wrapped_tensor
 
 Geometry = tuple[
     tuple[int, ...], tuple[int, ...], int
@@ -45,7 +47,7 @@ def piece_of(tensor: torch.Tensor, is_kept: Callable[[Any], bool]) -> Piece:
     """
     if tensor.is_conj() or tensor.is_neg():
         tensor = tensor.detach().resolve_conj().resolve_neg()
-    whole = tensor._base
+    whole = view_base(tensor)
     if whole is not None and whole.dtype == tensor.dtype and is_dense(whole):
         piece = _dense_piece(tensor, whole)
         if whole.numel() <= _WORTH_SHARING * tensor.numel() or is_kept(piece.key):
@@ -98,5 +100,5 @@ def is_plain(tensor: torch.Tensor) -> bool:
 
 def of_parameter(tensor: torch.Tensor) -> bool:
     """Whether a tensor is a parameter or a view of one: these are alive anyway."""
-    base = tensor._base
+    base = view_base(tensor)
     return isinstance(tensor if base is None else base, nn.Parameter)

@@ -17,7 +17,7 @@ import torch
 
 from foregrad.graph.policy import Copy, Policy, memory_of
 from foregrad.torch_private.autograd_graph import storage_id
-from foregrad.torch_private.base import tree_leaves, tree_map_only
+from foregrad.torch_private.pytree import tree_leaves, tree_map_only
 
 #: What bfloat16, float32 and float64 can hold, and narrower dtypes cannot.
 _LARGE = 1e38

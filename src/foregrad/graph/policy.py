@@ -19,8 +19,8 @@ from torch.autograd.graph import saved_tensors_hooks
 from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.graph.pieces import Geometry, Piece, is_plain, of_parameter, piece_of
 from foregrad.process.forks import lock
+from foregrad.torch_private.autograd import current_autograd_node, version_of
 from foregrad.torch_private.autograd_graph import WeakStorage, parts, storage_id
-from foregrad.torch_private.base import current_autograd_node
 
 #: Nodes whose op writes to a tensor after autograd has saved it: `rrelu` in training, its noise.
 _FILL_WHAT_THEY_SAVED = frozenset({"RreluWithNoiseBackward0", "RreluWithNoiseBackward1"})
@@ -234,7 +234,7 @@ class Kept(Packed):
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self.tensor = tensor = tensor.detach()  # the tensor itself would own its node, which owns this
-        self.version = None if tensor.is_inference() else tensor._version
+        self.version = None if tensor.is_inference() else version_of(tensor)
 
     @property
     def spec(self) -> Spec:
@@ -249,10 +249,10 @@ class Kept(Packed):
 
     def unpack(self) -> torch.Tensor:
         tensor = self.tensor
-        if self.version is not None and self.version != tensor._version:
+        if self.version is not None and self.version != version_of(tensor):
             raise RuntimeError(
                 f"a tensor that is needed for a gradient, {self.spec}, has been modified by an inplace operation: "
-                f"it was saved at version {self.version} and is at version {tensor._version}. "
+                f"it was saved at version {self.version} and is at version {version_of(tensor)}. "
                 "Write to a clone of it, or run both passes inside `foregrad.graph.allow_mutation_on_saved_tensors()`."
             )
         return tensor

@@ -11,7 +11,7 @@ from foregrad.core.spec import Spec
 from foregrad.graph.policy import Packed, memory_of, spec_of
 from foregrad.program.program import Program
 from foregrad.torch_private.autograd_graph import saved_values
-from foregrad.torch_private.base import tree_leaves
+from foregrad.torch_private.pytree import tree_leaves
 
 
 @dataclass(frozen=True)

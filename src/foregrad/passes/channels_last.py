@@ -22,8 +22,10 @@ from foregrad.core.spec import NumberSpec, Spec
 from foregrad.passes.convolution_sizes import gains_by_channels_last
 from foregrad.program.program import Program
 from foregrad.program.reuse_saved import in_layout
-from foregrad.torch_private.base import FakeTensorMode, OpOverload, lazy_graph_module
+from foregrad.torch_private.fake_tensors import FakeTensorMode
+from foregrad.torch_private.fx_graph import lazy_graph_module
 from foregrad.torch_private.inductor import fake_mode
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

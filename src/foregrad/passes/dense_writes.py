@@ -20,7 +20,7 @@ from torch import fx
 from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.program.program import Program
 from foregrad.program.recompute_marks import copied
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

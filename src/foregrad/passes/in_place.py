@@ -17,7 +17,8 @@ from torch import fx
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.program.dead_code import is_view, maker_of
 from foregrad.record.ghosts.table import written_places
-from foregrad.torch_private.base import OpOverload, lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
+from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 aten = torch.ops.aten
 
@@ -89,7 +90,7 @@ class _InPlace:
         """The argument over which the op of a value would write it, if it can write in place at all."""
         node, place = maker_of(value), 0 if value.target is not operator.getitem else int(value.args[1])  # type: ignore[arg-type]
         if isinstance(node.target, Pure):
-            has_results = any(r.alias_info is None for r in node.target.op._schema.returns)  # these come first
+            has_results = any(r.alias_info is None for r in schema_of(node.target.op).returns)  # these come first
             return self._written(node)[place] if value is not node and not has_results else None
         if not has_in_place(node.target):
             return None
@@ -190,11 +191,11 @@ def has_in_place(func: Any) -> bool:
 @cache
 def in_place_form(func: OpOverload) -> OpOverload | None:
     """`add_` for `add`: the op that computes the same, element by element, over its first argument."""
-    namespace, name = func._schema.name.split("::")
+    namespace, name = schema_of(func).name.split("::")
     is_by_element = torch.Tag.pointwise in func.tags or name.startswith("_foreach_")
     packet = getattr(getattr(torch.ops, namespace), f"{name}_", None)
-    if not is_by_element or packet is None or func._overloadname not in packet.overloads():
+    if not is_by_element or packet is None or overload_name(func) not in packet.overloads():
         return None
-    found: OpOverload = getattr(packet, func._overloadname)
-    ours = [(a.name, str(a.type)) for a in func._schema.arguments]
-    return found if ours == [(a.name, str(a.type)) for a in found._schema.arguments] else None
+    found: OpOverload = getattr(packet, overload_name(func))
+    ours = [(a.name, str(a.type)) for a in schema_of(func).arguments]
+    return found if ours == [(a.name, str(a.type)) for a in schema_of(found).arguments] else None

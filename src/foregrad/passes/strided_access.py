@@ -23,7 +23,7 @@ from foregrad.core.spec import Spec
 from foregrad.program.dead_code import clean, is_view, memory_of
 from foregrad.program.program import Program
 from foregrad.program.recompute_marks import copied
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

@@ -29,7 +29,8 @@ from foregrad.record.saved_tensors import DeadEnd, Survey
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias
-from foregrad.torch_private.base import lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
+from foregrad.torch_private.tensors import view_base
 
 aten = torch.ops.aten
 _LONGEST_NAME = 60
@@ -194,7 +195,7 @@ class _Builder:
         places = [
             str(i)
             for i, o in enumerate(self.stage.recording.outputs)
-            if isinstance(o, torch.Tensor) and (o is base.ghost or o._base is base.ghost)
+            if isinstance(o, torch.Tensor) and (o is base.ghost or view_base(o) is base.ghost)
         ]
         places += part_names(self.stage.recording, self.stage.grads, base.ghost)
         recorder = self.stage.recording.recorder

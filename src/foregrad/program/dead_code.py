@@ -12,7 +12,7 @@ from torch import fx
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.record.ghosts.table import kind_of
 from foregrad.record.impure import draws, effect_of
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

@@ -18,7 +18,7 @@ from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, rebased_storages
 from foregrad.record.saved_tensors import survey
-from foregrad.torch_private.base import FakeTensor
+from foregrad.torch_private.fake_tensors import FakeTensor
 
 
 def differentiate(recording: Recording, results: Results, stored: Any, grads: Any) -> Stage:

@@ -25,7 +25,7 @@ from foregrad.core.spec import TokenSpec
 from foregrad.core.tokens import TOKEN_ROLES, after
 from foregrad.program.dead_code import op_of
 from foregrad.record.impure import draws, effect_of
-from foregrad.torch_private.base import lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
 
 _BACKWARD = " in backward"
 

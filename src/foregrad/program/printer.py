@@ -27,7 +27,7 @@ from foregrad.functionalize.pure_variants import Pure
 from foregrad.functionalize.redraw import Replay
 from foregrad.program.recompute_marks import mark_text
 from foregrad.record.trace import Origin
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 _COLUMN = 56
 _PHASES = ("forward", "backward", "backward of the backward")
@@ -88,8 +88,8 @@ def target_text(target: Any) -> str:
         return f"replay({target_text(target.op)})"
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", str(target))
-    name = target._schema.name.replace("::", ".")
-    return name if target._overloadname in ("default", "Tensor", "") else f"{name}.{target._overloadname}"
+    name = schema_of(target).name.replace("::", ".")
+    return name if overload_name(target) in ("default", "Tensor", "") else f"{name}.{overload_name(target)}"
 
 
 def _value(value: Any) -> str:

@@ -26,7 +26,7 @@ from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias
-from foregrad.torch_private.base import TreeSpec
+from foregrad.torch_private.pytree import TreeSpec
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from foregrad.core.errors import ProgramError
 from foregrad.functionalize.redraw import rng_state
 from foregrad.program.dead_code import has_effect, is_draw, is_view, maker_of, memory_of
 from foregrad.record.trace import Origin
-from foregrad.torch_private.base import lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
 
 MARK = "recompute"
 _WORDS = {

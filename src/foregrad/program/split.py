@@ -12,7 +12,7 @@ from foregrad.core.spec import Spec
 from foregrad.functionalize.redraw import Replay, state_before
 from foregrad.program.dead_code import clean, is_draw, is_view, memory_of
 from foregrad.program.recompute_marks import copied, has_marks, is_recomputed
-from foregrad.torch_private.base import lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from foregrad.program.dead_code import is_view
 from foregrad.program.effect_chains import broken_links
 from foregrad.program.recompute_marks import broken_marks
 from foregrad.record.ghosts.table import HIDDEN_WRITES
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def _no_writes(program: Checked) -> Iterator[str]:
     for node in program.calls:
         if isinstance(node.target, OpOverload):
             hidden = HIDDEN_WRITES.get(node.target)
-            if node.target._schema.is_mutable or (hidden is not None and hidden(node.args)):
+            if schema_of(node.target).is_mutable or (hidden is not None and hidden(node.args)):
                 yield f"{node.name} calls {node.target}, which writes to its arguments"
 
 

@@ -14,7 +14,8 @@ from foregrad.record.impure import effect_of, is_random
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
-from foregrad.torch_private.base import OpOverload, no_dispatch_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

@@ -17,7 +17,8 @@ from foregrad.record.symbols.data_values import item_of
 from foregrad.record.symbols.numbers import Expression, Float, Int, expression_of
 from foregrad.record.symbols.scalar_state import Mirror
 from foregrad.record.symbols.sizes import formula_of
-from foregrad.torch_private.base import OpOverload, no_dispatch_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -40,7 +41,7 @@ class Values:
         """A number as an argument of an op: itself, or its value where it is a size or part of a backward."""
         self.numbers_used = True
         is_value = type(expression.value) is float or func in _TAKES_VALUES or torch.Tag.pointwise in func.tags
-        if self._recorder.phase or not (is_value or "_foreach_" in func._schema.name):
+        if self._recorder.phase or not (is_value or "_foreach_" in schema_of(func).name):
             return expression.known()
         return expression
 

@@ -21,7 +21,7 @@ from foregrad.core.errors import CaptureError
 from foregrad.process.forks import lock
 from foregrad.record.generators import identity
 from foregrad.record.session import GENERATOR
-from foregrad.torch_private.base import no_dispatch_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes
 
 _DEFAULT = "the random number generator"
 

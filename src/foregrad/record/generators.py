@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from foregrad.core.errors import CaptureError
+from foregrad.torch_private.tensors import storage_key
 
 
 @dataclass
@@ -59,4 +60,4 @@ class Generators:
 
 def identity(generator: torch.Generator) -> int:
     """Torch gives the ops one Python object after the other for a generator."""
-    return int(generator._cdata)  # type: ignore[attr-defined]
+    return int(storage_key(generator))

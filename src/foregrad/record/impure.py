@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.base import OpOverload, is_marked_effectful, registered_effect
+from foregrad.torch_private.ops import OpOverload, is_marked_effectful, registered_effect, schema_of
 
 ORDERED = "ordered"  # effects of this process
 COLLECTIVE = "collective"  # messages, which other processes wait for
@@ -31,7 +31,7 @@ def draws(func: OpOverload, args: Any, kwargs: Any) -> bool:
     """Whether a call draws numbers: attention that drops nothing out does not."""
     if not is_random(func):
         return False
-    for place, argument in enumerate(func._schema.arguments):
+    for place, argument in enumerate(schema_of(func).arguments):
         if argument.name == "dropout_p":
             given = kwargs.get("dropout_p", args[place] if place < len(args) else argument.default_value)
             return not (isinstance(given, float) and given == 0.0)
@@ -55,13 +55,13 @@ def effect_of(func: OpOverload) -> str | None:
 def _effect_by_schema(func: OpOverload) -> str | None:
     if func.namespace in _COLLECTIVES:
         return COLLECTIVE
-    gives_nothing = not func._schema.returns and (not func._schema.is_mutable or func.namespace != "aten")
+    gives_nothing = not schema_of(func).returns and (not schema_of(func).is_mutable or func.namespace != "aten")
     return ORDERED if gives_nothing else None
 
 
 def with_own_generator(func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of a call with a new generator among them, if the op takes one."""
-    for place, argument in enumerate(func._schema.arguments):
+    for place, argument in enumerate(schema_of(func).arguments):
         if "Generator" in str(argument.type):
             if not argument.kwarg_only and place < len(args):
                 return (*args[:place], torch.Generator(), *args[place + 1 :]), kwargs

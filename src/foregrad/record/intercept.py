@@ -36,13 +36,10 @@ from foregrad.record.symbols.sizes import SHAPES, faced
 from foregrad.record.tensor_from_list import has_tensors, tensor_of
 from foregrad.record.trace import Origin
 from foregrad.torch_private.autograd_engine import with_engine
-from foregrad.torch_private.base import (
-    BASE,
-    FUSED_OPTIMIZERS,
-    is_functorch_wrapped_tensor,
-    no_dispatch_modes,
-    no_function_modes,
-)
+from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
+from foregrad.torch_private.ops import FUSED_OPTIMIZERS
+from foregrad.torch_private.tensors import view_base
+from foregrad.torch_private.transforms import is_functorch_wrapped_tensor
 
 Tensor = torch.Tensor
 
@@ -102,7 +99,7 @@ class Intercept(TorchFunctionMode):
         result = func(*args, **kwargs)
         if is_wrapper(result) or type(result) in (tuple, list):
             self.looks.note(func, args, kwargs, result)
-        elif len(args) == 1 and not kwargs and (not isinstance(result, Tensor) or func == BASE):
+        elif len(args) == 1 and not kwargs and (not isinstance(result, Tensor) or func == view_base):
             return self.questions.asked(func, first, result) if isinstance(first, Tensor) else result
         return result
 
@@ -185,7 +182,7 @@ class Intercept(TorchFunctionMode):
 
     def detach_in_place(self, func: Any, args: Any, kwargs: Any) -> Any:
         """`detach_` changes no memory and reaches no dispatch mode. A leaf has no history to lose, only its flag."""
-        if args[0].is_leaf and args[0]._base is None:
+        if args[0].is_leaf and view_base(args[0]) is None:
             return self.require_grad(func, args, kwargs)
         before = self._recorder.alias(args[0])
         result = func(*args, **kwargs)

@@ -37,22 +37,23 @@ from foregrad.record.symbols.sizes import SYMBOLS, unfaced
 from foregrad.record.trace import Alias, Op, Storage, aliases_in, recall
 from foregrad.record.version_bumps import Bumps
 from foregrad.record.wrapper_ops import op_on_wrapper, waited
-from foregrad.torch_private.base import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    OpOverload,
+from foregrad.torch_private.autograd import version_of
+from foregrad.torch_private.dispatch import (
     TorchDispatchMode,
-    UnsupportedOperatorException,
-    composite_of,
     fake_mode_is_on,
     is_traced_by_fx,
     no_dispatch_modes,
     no_function_modes,
     num_function_modes,
-    tree_leaves,
-    tree_map_only,
-    version_of,
 )
+from foregrad.torch_private.fake_tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    UnsupportedOperatorException,
+)
+from foregrad.torch_private.ops import OpOverload, composite_of
+from foregrad.torch_private.pytree import tree_leaves, tree_map_only
+from foregrad.torch_private.tensors import storage_key, view_base
 
 aten = torch.ops.aten
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
@@ -228,7 +229,7 @@ class Recorder(Tensors, TorchDispatchMode):
         """`set_` to a bare storage, as `set_` to a tensor that is there already."""
         if len(args) < 2 or not isinstance(args[1], torch.UntypedStorage):
             return func, args, op_args
-        known = self._storage_of.get(args[1]._cdata)
+        known = self._storage_of.get(storage_key(args[1]))
         if known is None:
             raise CaptureError(f"the function takes over a storage that it was not given.\n{self._where()}")
         root = self.objects[known.root.object]
@@ -250,14 +251,14 @@ class Recorder(Tensors, TorchDispatchMode):
             result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
         if func in SETS:
             check_shape(before, target, self._where)
-        storage = self._storage_of.get(target.untyped_storage()._cdata)
+        storage = self._storage_of.get(storage_key(target))
         if storage is not None and target.untyped_storage().nbytes() > num_bytes and storage is before.storage:
             storage.is_grown = True
         takes = next((a for a in op_args[1:] if isinstance(a, Alias)), None)
         parent = before if storage is before.storage else takes
         after = self.register(target, parent=parent, op=len(self.ops))
         self.note_moved(target, before, after, self._where(), self.ops)
-        adds_node = target.requires_grad and torch.is_grad_enabled() and target._base is None
+        adds_node = target.requires_grad and torch.is_grad_enabled() and view_base(target) is None
         self.append(func, op_args, op_kwargs, after, renames=before, adds_node=adds_node)
         return target if isinstance(result, torch.Tensor) else result
 
@@ -335,7 +336,7 @@ class Recorder(Tensors, TorchDispatchMode):
         """An `out=` argument of another shape is resized, then written: two ops; the first bumps no version."""
         for place, made in outcome.resized:
             target = given[place]
-            num_uses = sum(t.untyped_storage()._cdata == target.untyped_storage()._cdata for t in given)
+            num_uses = sum(storage_key(t) == storage_key(target) for t in given)
             is_expanded = any(
                 stride == 0 and size > 1 for size, stride in zip(target.size(), target.stride(), strict=True)
             )

@@ -39,18 +39,11 @@ from foregrad.record.symbols.dimensions import Sizes, fakes
 from foregrad.record.symbols.numbers import Numbers, expression_of, numbers_in_math
 from foregrad.record.trace import Alias, Op, Origin
 from foregrad.record.wrapper_results import Made, WrappedResults
+from foregrad.torch_private.autograd import enter_again, no_saved_tensor_hooks
 from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
-from foregrad.torch_private.base import (
-    NO_MEMORY,
-    TreeSpec,
-    autocast_disabled,
-    enter_again,
-    keystr,
-    no_dispatch_modes,
-    no_saved_tensor_hooks,
-    tree_flatten,
-)
-from foregrad.torch_private.pytree import open_dataclasses, tree_flatten_with_path
+from foregrad.torch_private.dispatch import autocast_disabled, no_dispatch_modes
+from foregrad.torch_private.pytree import TreeSpec, keystr, open_dataclasses, tree_flatten, tree_flatten_with_path
+from foregrad.torch_private.tensors import NO_MEMORY
 
 _PLAIN_OUTPUTS = (
     int,

@@ -17,7 +17,8 @@ from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Alias, Op, Storage
-from foregrad.torch_private.base import BackwardCFunction, version_of
+from foregrad.torch_private.autograd import BackwardCFunction, version_of
+from foregrad.torch_private.tensors import view_base
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -48,13 +49,13 @@ class Results:
 
 def is_function_view(ghost: torch.Tensor) -> bool:
     """Whether a custom Function made this tensor as a view: autograd cannot re-make it from what it is a view of."""
-    return ghost._base is not None and isinstance(history_of(ghost), BackwardCFunction)
+    return view_base(ghost) is not None and isinstance(history_of(ghost), BackwardCFunction)
 
 
 def base_of(recorder: Recorder, ghost: torch.Tensor) -> torch.Tensor:
     """The tensor to re-make this one from: the one that autograd takes it for a view of, or the custom Function's view
     between the two."""
-    base = ghost._base
+    base = view_base(ghost)
     if base is None:
         return ghost
     at: Alias | None = recorder.alias(ghost)

@@ -17,7 +17,7 @@ from foregrad.core.errors import CaptureError
 from foregrad.record.ghosts.table import kind_of
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
-from foregrad.torch_private.base import SavedByNode, saved_by
+from foregrad.torch_private.autograd import SavedByNode, saved_by
 
 
 @dataclass(frozen=True, slots=True)

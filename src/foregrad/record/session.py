@@ -22,9 +22,11 @@ from typing import Any
 import torch
 
 from foregrad.process.temporary import Held
+from foregrad.torch_private.autograd import CHECKPOINT_OF_SAVED
 from foregrad.torch_private.autograd_engine import FUNCTION_CALLS
-from foregrad.torch_private.base import CHECKPOINT_OF_SAVED, MODULE_CALL, SCALED_STEP
+from foregrad.torch_private.modules import MODULE_CALL
 from foregrad.torch_private.native_code import dynamo_frames
+from foregrad.torch_private.training import SCALED_STEP
 
 #: What a replacement does: given the original, and the arguments of the call.
 Act = Callable[..., Any]

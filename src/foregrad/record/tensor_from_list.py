@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.base import no_dispatch_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes
 
 Tensor = torch.Tensor
 

@@ -12,7 +12,7 @@ import torch
 
 from foregrad.core.size import frozen, frozen_all, frozen_shape
 from foregrad.core.spec import Spec
-from foregrad.torch_private.base import OpOverload
+from foregrad.torch_private.ops import OpOverload, schema_of
 
 Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
 
@@ -149,4 +149,4 @@ def short_name(func: Any) -> str:
     """The name of an op without its namespace and overload."""
     if func is operator.getitem:
         return "item"
-    return str(func._schema.name.split("::")[1]).strip("_") if hasattr(func, "_schema") else str(func.__name__)
+    return str(schema_of(func).name.split("::")[1]).strip("_") if isinstance(func, OpOverload) else str(func.__name__)

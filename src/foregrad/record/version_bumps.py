@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 
 from foregrad.record.trace import Op
-from foregrad.torch_private.base import set_version, version_of
+from foregrad.torch_private.autograd import set_version, version_of
 
 
 class Bumps:

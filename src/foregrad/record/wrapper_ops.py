@@ -11,7 +11,9 @@ from foregrad.core.errors import CaptureError
 from foregrad.core.wrapper_subclass import is_wrapper
 from foregrad.record.ghosts.table import kind_of
 from foregrad.record.origins import where
-from foregrad.torch_private.base import OpOverload, no_function_modes, tree_leaves, tree_map_only
+from foregrad.torch_private.dispatch import no_function_modes
+from foregrad.torch_private.ops import OpOverload
+from foregrad.torch_private.pytree import tree_leaves, tree_map_only
 
 Swap = Callable[[torch.Tensor], torch.Tensor]
 

@@ -21,7 +21,9 @@ from foregrad.record.lift.inputs import Inputs
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.lift.wrapper_views import Call, Looks
 from foregrad.record.recorder import Recorder
-from foregrad.torch_private.base import no_saved_tensor_hooks, tree_flatten, tree_map_only, version_of
+from foregrad.torch_private.autograd import no_saved_tensor_hooks, version_of
+from foregrad.torch_private.pytree import tree_flatten, tree_map_only
+from foregrad.torch_private.tensors import view_base
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +179,7 @@ class WrappedResults:
             raise self._refusal(f"sets the attribute {added[0]!r} on an input, a {outer.recipe}")
         if outer.was_changed:
             raise self._refusal(f"changes a member or an attribute of an input, a {outer.recipe}")
-        if outer.bumps and any(ghost._base is outer.ghost for ghost in self._recorder.objects):
+        if outer.bumps and any(view_base(ghost) is outer.ghost for ghost in self._recorder.objects):
             raise self._refusal(f"writes to an input, a {outer.recipe}, of which a plain tensor is a view")
         written = {part.alias.storage for part in outer.parts if part.alias.storage.num_writes}
         others = [o for o in self._inputs.outer if o is not outer]

@@ -22,7 +22,7 @@ from foregrad.program.dead_code import is_view
 from foregrad.regions.fallbacks import Fallback, together
 from foregrad.regions.find import find_pieces
 from foregrad.regions.steps import Form, Steps
-from foregrad.torch_private.base import lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
 
 WHOLE = "whole"  # the label of a region that is all there is
 _FEW = 4

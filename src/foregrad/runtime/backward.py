@@ -14,7 +14,8 @@ from foregrad.core.spec import restrided
 from foregrad.core.wrapper_autograd import Whole, whole
 from foregrad.core.wrapper_subclass import coerced, is_wrapper
 from foregrad.runtime.size_formulas import Dims
-from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
+from foregrad.torch_private.autograd import packed_tensors
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys
 from foregrad.torch_private.transforms import batch_of, is_transformed
 
 
@@ -87,7 +88,7 @@ class Unpacked:
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx
-        self._raw = ctx._raw_saved_tensors
+        self._raw = packed_tensors(ctx)
 
     def __getitem__(self, place: int) -> Any:
         return self._raw[place].unpack()

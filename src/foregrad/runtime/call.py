@@ -41,13 +41,8 @@ from foregrad.runtime.result import result_text
 from foregrad.runtime.size_formulas import dims_of
 from foregrad.runtime.tangents import Asked
 from foregrad.runtime.wrapper_tensors import check_standing, emit_wrapping, standing
-from foregrad.torch_private.base import (
-    BELOW_AUTOGRAD,
-    autocast_disabled,
-    exclude_keys,
-    set_version,
-    version_of,
-)
+from foregrad.torch_private.autograd import set_version, version_of
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, autocast_disabled, exclude_keys
 
 _FEW_OPS = 6
 

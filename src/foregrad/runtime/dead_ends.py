@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from foregrad.torch_private.autograd import version_of
+
 _LEAF = torch.zeros((), requires_grad=True)
 
 #: For each source of a backward, the error that capture has met behind it.
@@ -36,10 +38,10 @@ class DeadEnds(torch.autograd.Function):
             if is_source and error is not None:
                 raise error.with_traceback(None)
         for place, tensor, version in ctx.watched:
-            if came and came[place] and tensor._version != version:
+            if came and came[place] and version_of(tensor) != version:
                 raise RuntimeError(
                     f"a tensor that autograd saved was modified by an inplace operation: {list(tensor.shape)} is at "
-                    f"version {tensor._version}; expected version {version} instead."
+                    f"version {version_of(tensor)}; expected version {version} instead."
                 )
         return None, None, None
 

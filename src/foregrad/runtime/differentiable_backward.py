@@ -12,7 +12,7 @@ from foregrad.core.wrapper_autograd import whole
 from foregrad.runtime.backward import Unpacked, each_example, runner_for
 from foregrad.runtime.size_formulas import Dims
 from foregrad.torch_private.autograd_engine import apply_of
-from foregrad.torch_private.base import BELOW_AUTOGRAD, exclude_keys
+from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys
 
 if TYPE_CHECKING:
     from foregrad.runtime.compiled_stage import CompiledStage

@@ -28,7 +28,8 @@ from foregrad.functionalize.effects import (
 )
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
-from foregrad.torch_private.base import set_version, set_versions, version_of
+from foregrad.torch_private.autograd import set_version, set_versions, version_of
+from foregrad.torch_private.tensors import view_base
 
 aten = torch.ops.aten
 
@@ -54,7 +55,7 @@ class Written(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, target: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        ctx.is_view = target._base is not None
+        ctx.is_view = view_base(target) is not None
         target.data.copy_(value)
         ctx.mark_dirty(target)
         return target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from foregrad.core.source import Source
 from foregrad.program.program import Calling
 from foregrad.runtime.declared_state import literal
-from foregrad.torch_private.base import TreeSpec, tree_unflatten
+from foregrad.torch_private.pytree import TreeSpec, tree_unflatten
 
 
 def result_text(source: Source, calling: Calling) -> str:

@@ -16,7 +16,7 @@ from foregrad.program.wrapper_edges import Wrap, Wrapping
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.wrapper_results import Look, OuterRef
 from foregrad.runtime.epilogue import set_mode
-from foregrad.torch_private.base import set_version, version_of
+from foregrad.torch_private.autograd import set_version, version_of
 
 #: Tensors that wrap others, whose parts autograd has saved, and their versions then.
 Standing = list[tuple[torch.Tensor, int]]

@@ -1,7 +1,4 @@
-"""The private names of torch by which the autograd engine is run, and custom Functions are called.
-
-Checked against torch 2.13.
-"""
+"""The private names of torch by which the autograd engine is run, and custom Functions are called."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The private names of torch that the tools for the autograd graph use. Checked against torch 2.13."""
+"""The private names of torch that the tools for the autograd graph use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Any, ClassVar
 import torch
 from torch._C import _current_graph_task_id as graph_task_id
 
-from foregrad.torch_private.base import BackwardCFunction, is_functorch_wrapped_tensor, is_traceable_wrapper_subclass
+from foregrad.torch_private.autograd import BackwardCFunction
+from foregrad.torch_private.tensors import is_traceable_wrapper_subclass
+from foregrad.torch_private.transforms import is_functorch_wrapped_tensor
 
 __all__ = [
     "WeakStorage",

@@ -1,6 +1,6 @@
-"""How torch's Inductor runs the C++ compiler and what it asks of it, in one place beside `torch_private/inductor.py`.
+"""How torch's Inductor runs the C++ compiler and what it asks of it.
 
-Inductor is imported inside the functions, since that takes seconds. Checked against torch 2.13.
+Inductor is imported inside the functions, since that takes seconds.
 """
 
 from __future__ import annotations

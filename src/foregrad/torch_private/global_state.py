@@ -1,7 +1,4 @@
-"""The private parts of torch of which the key of a program is made: global settings, ops that Python defines.
-
-Checked against torch 2.13.
-"""
+"""The private parts of torch of which the key of a program is made: global settings, ops that Python defines."""
 
 from __future__ import annotations
 

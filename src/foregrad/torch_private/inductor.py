@@ -1,6 +1,6 @@
-"""The parts of torch's Inductor that foregrad uses, in one place beside `torch_private/base.py`.
+"""The parts of torch's Inductor that foregrad uses.
 
-Inductor is imported inside the functions, since that takes seconds. Checked against torch 2.13.
+Inductor is imported inside the functions, since that takes seconds.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch import fx
 from foregrad.process.folders import build_folder
 from foregrad.process.forks import divided, in_child
 from foregrad.process.temporary import Held, replaced
-from foregrad.torch_private.base import FakeTensorMode, quiet_torch
+from foregrad.torch_private.fake_tensors import FakeTensorMode, quiet_torch
 
 P = ParamSpec("P")
 T = TypeVar("T")

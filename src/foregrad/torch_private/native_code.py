@@ -1,7 +1,4 @@
-"""What of torch happens in C++ where Python cannot look: hooks of the engine, objects that work on tensors without ops.
-
-Checked against torch 2.13.
-"""
+"""What torch does in C++ where Python cannot look: hooks of the engine, objects that work on tensors without ops."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Paths to the leaves of a pytree, also in containers that were registered without keys, and dataclasses as its nodes.
-
-Checked against torch 2.13.
-"""
+"""Pytrees: paths to leaves, also in containers that were registered without keys, and dataclasses as nodes."""
 
 from __future__ import annotations
 
@@ -15,13 +12,25 @@ from torch.utils._pytree import (
     SequenceKey,
     TreeSpec,
     _get_node_type,
+    keystr,
     register_pytree_node,
     tree_flatten,
     tree_leaves,
     tree_map,
+    tree_map_only,
+    tree_unflatten,
 )
 
-__all__ = ["open_dataclasses", "tree_flatten_with_path"]
+__all__ = [
+    "TreeSpec",
+    "keystr",
+    "open_dataclasses",
+    "tree_flatten",
+    "tree_flatten_with_path",
+    "tree_leaves",
+    "tree_map_only",
+    "tree_unflatten",
+]
 
 Path = tuple[Any, ...]
 IsLeaf = Callable[[Any], bool] | None

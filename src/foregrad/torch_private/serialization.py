@@ -1,7 +1,4 @@
-"""The parts of torch that are needed to keep programs in files, in one place beside `torch_private/base.py`.
-
-Checked against torch 2.13.
-"""
+"""Files: op schemas, tree specs, extensions and libraries, as programs that are kept need them."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ import json
 import os
 import re
 from collections import OrderedDict, deque, namedtuple
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -145,3 +142,8 @@ def load_extension(name: str, path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def library_runner(path: str) -> Callable[[list[torch.Tensor]], list[torch.Tensor]]:
+    """Load a library that `compile_library` made."""
+    return torch._C._aoti.AOTIModelContainerRunnerCpu(path, 1).run

@@ -1,10 +1,7 @@
-"""The part of torch that makes every training process slow to start, in one place beside `torch_private/base.py`.
+"""The part of torch that makes every training process slow to start.
 
 An optimizer switches torch.compile off inside some of its methods, and the first time that imports all of
-`torch._dynamo`: seconds. Where that was never imported there is nothing to switch off.
-
-Checked against torch 2.13.
-"""
+`torch._dynamo`: seconds. Where that was never imported there is nothing to switch off."""
 
 from __future__ import annotations
 

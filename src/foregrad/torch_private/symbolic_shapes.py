@@ -1,4 +1,4 @@
-"""Torch's symbols for sizes. Imported when a dimension varies, since it brings sympy. Checked against torch 2.13."""
+"""Torch's symbols for sizes. Imported when a dimension varies, since it brings sympy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,5 @@
 """The private names of torch's function transforms, and of those by which tensors are batched: `torch.func.vmap`, and
-`is_grads_batched`.
-
-Checked against torch 2.13.
-"""
+`is_grads_batched`."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from typing import Any
 
 import torch
 from torch._C import _functorch as functorch
+from torch._C._functorch import is_functorch_wrapped_tensor
 
-from foregrad.torch_private.base import is_functorch_wrapped_tensor
-
-__all__ = ["Batch", "batch_of", "is_transformed", "no_transforms"]
+__all__ = ["Batch", "batch_of", "is_functorch_wrapped_tensor", "is_transformed", "no_transforms"]
 
 
 @contextmanager

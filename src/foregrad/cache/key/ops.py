@@ -18,6 +18,7 @@ from foregrad.torch_private.global_state import (
     op_name,
     python_parts_of_op,
 )
+from foregrad.torch_private.ops import overload_name
 
 
 def is_op_home(value: Any) -> bool:
@@ -55,7 +56,7 @@ def show_op(walk: Walk, name: str) -> str:
 
 
 def _show(walk: Walk, value: Any, place: str) -> str:
-    overload = f".{value._overloadname}" if isinstance(value, OpOverload) else ""
+    overload = f".{overload_name(value)}" if isinstance(value, OpOverload) else ""
     return show_op(walk, op_name(value)) + overload
 
 

@@ -29,7 +29,8 @@ from foregrad.record.results import Base
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias, Storage
 from foregrad.runtime.build_options import Way
-from foregrad.torch_private.base import FakeTensor, no_dispatch_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes
+from foregrad.torch_private.fake_tensors import FakeTensor
 
 
 def program_key(program: Program, way: Way, **options: Any) -> Key:

@@ -20,7 +20,7 @@ from foregrad.cache.key.ops import OPS
 from foregrad.cache.key.tensors import TENSORS, show_equal_numbers
 from foregrad.cache.key.walk import Showers, Walk
 from foregrad.process.garbage_collection import no_garbage_collection
-from foregrad.torch_private.base import no_function_modes
+from foregrad.torch_private.dispatch import no_function_modes
 from foregrad.torch_private.global_state import global_hooks, replaced_kernels
 
 SHOWERS = Showers(

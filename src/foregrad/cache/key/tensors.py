@@ -20,6 +20,9 @@ from foregrad.cache.key.data import show_entry, show_object, slots_of
 from foregrad.cache.key.libraries import library_of_class
 from foregrad.cache.key.walk import Shower, Walk
 from foregrad.core.spec import contiguous_stride, dtype_text, is_number
+from foregrad.torch_private.autograd import accumulation_hooks, gradient_hooks
+from foregrad.torch_private.modules import NAMED_HOOKS, TABLES, forward_hook_numbers
+from foregrad.torch_private.tensors import storage_key, view_base
 
 
 def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
@@ -34,11 +37,11 @@ def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
         text += " inference"
     if tensor.is_neg() or (tensor.is_complex() and tensor.is_conj()):
         text += " lazily conjugate" if tensor.is_conj() else " lazily negative"
-    text += f"{' view' if tensor._base is not None else ''}{_memory(walk, tensor, place)}"
+    text += f"{' view' if view_base(tensor) is not None else ''}{_memory(walk, tensor, place)}"
     if is_leaf or tensor.retains_grad:
         grad = tensor.grad
         text += "" if grad is None else f" grad ({walk.show(grad, f'{place}.grad')})"
-    for hooks in (tensor._backward_hooks, tensor._post_accumulate_grad_hooks):
+    for hooks in (gradient_hooks(tensor), accumulation_hooks(tensor)):
         text += f" hooks {show_hooks(walk, hooks, place)}" if hooks else ""
     for name, value in vars(tensor).items():
         text += f" {show_entry(walk, name, value, place)}"
@@ -62,7 +65,7 @@ def spec_text(walk: Walk, tensor: torch.Tensor) -> str:
 def _memory(walk: Walk, tensor: torch.Tensor, place: str) -> str:
     """Where in which memory a tensor lies, if it does not have one to itself."""
     storage, offset = tensor.untyped_storage(), tensor.storage_offset()
-    first, where = walk.storages.setdefault(storage._cdata, (tensor, place))
+    first, where = walk.storages.setdefault(storage_key(storage), (tensor, place))
     if first is not tensor:
         return f" in the memory of {where} at {offset}"
     size = storage.nbytes()
@@ -76,10 +79,9 @@ def show_hooks(walk: Walk, hooks: Any, place: str) -> str:
 
 # -- modules ------------------------------------------------------------------------------------------------
 
-_TABLES = ("_parameters", "_buffers", "_modules")
 #: Attributes that every module has, as they are in most.
 _DEFAULTS: dict[str, Any] = {
-    key: value for key, value in vars(torch.nn.Module()).items() if key not in (*_TABLES, "training")
+    key: value for key, value in vars(torch.nn.Module()).items() if key not in (*TABLES, "training")
 }
 
 
@@ -94,7 +96,7 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
     """The line of a module, then those of all in it. Attributes come last: they may refer to what is in it."""
     here, below = len(lines), f"{path}." if path else ""
     lines.append("")
-    for table in _TABLES:
+    for table in TABLES:
         for name, value in vars(module).get(table, {}).items():
             key = name if name.isalnum() or name.isidentifier() else repr(name)
             if isinstance(value, torch.nn.Module) and walk.first_place(value) is None:
@@ -109,13 +111,13 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
 def _attributes(walk: Walk, module: torch.nn.Module, place: str) -> str:
     text = ""
     for key, value in vars(module).items():
-        if key in _TABLES or key == "training":
+        if key in TABLES or key == "training":
             continue
         if key in _DEFAULTS and type(value) is type(_DEFAULTS[key]) and not value and not _DEFAULTS[key]:
             continue
         if key in _DEFAULTS and key.endswith("_hooks"):
             text += f" {key}={show_hooks(walk, value, f'{place}.{key}')}"
-        elif key in _FLAGS_OF_HOOKS:
+        elif key in NAMED_HOOKS:
             text += f" {key}={sorted(_ranks(module, value))}"
         else:
             text += f" {show_entry(walk, key, value, place)}"
@@ -125,12 +127,8 @@ def _attributes(walk: Walk, module: torch.nn.Module, place: str) -> str:
     return text
 
 
-#: Which of the hooks are called in a special way, by their numbers.
-_FLAGS_OF_HOOKS = ("_forward_hooks_with_kwargs", "_forward_hooks_always_called", "_forward_pre_hooks_with_kwargs")
-
-
 def _ranks(module: torch.nn.Module, numbers: Any) -> list[str]:
-    order = [*module._forward_hooks, *module._forward_pre_hooks]
+    order = forward_hook_numbers(module)
     return [f"{order.index(number)}: {numbers[number]}" for number in numbers if number in order]
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import UntrustedArtifact
-from foregrad.torch_private.base import FUNCTION_HOMES
+from foregrad.torch_private.ops import FUNCTION_HOMES
 from foregrad.torch_private.serialization import schema_types
 
 #: Types of arguments that an op of such a file may take. There is no type among them for memory by its address, files,
@@ -37,12 +37,12 @@ _FUNCTIONS = frozenset(
         "foregrad.runtime.sentinels.MISS",
         "foregrad.runtime.guards.torch_guards.attention_kernels",
         "foregrad.runtime.backward_conditions.is_more_than_memory",
-        "foregrad.torch_private.base.BELOW_AUTOGRAD",
-        "foregrad.torch_private.base.autocast_disabled",
-        "foregrad.torch_private.base.has_hooks",
-        "foregrad.torch_private.base.set_version",
-        "foregrad.torch_private.base.set_versions",
-        "foregrad.torch_private.base.version_of",
+        "foregrad.torch_private.dispatch.BELOW_AUTOGRAD",
+        "foregrad.torch_private.dispatch.autocast_disabled",
+        "foregrad.torch_private.autograd.has_hooks",
+        "foregrad.torch_private.autograd.set_version",
+        "foregrad.torch_private.autograd.set_versions",
+        "foregrad.torch_private.autograd.version_of",
         "foregrad.core.history.gets_no_gradient",
         "foregrad.core.history.grad_of",
         "foregrad.core.history.history_of",

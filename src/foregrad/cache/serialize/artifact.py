@@ -38,7 +38,7 @@ from foregrad.cache.store.option_checks import check_flag
 from foregrad.core.errors import CannotKeep, CorruptArtifact, StaleArtifact, UntrustedArtifact
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.process.progress import Timings
-from foregrad.torch_private.base import tell_it_steps
+from foregrad.torch_private.training import tell_it_steps
 
 if TYPE_CHECKING:
     from foregrad.backends.backend import Backend

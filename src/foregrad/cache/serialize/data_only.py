@@ -25,7 +25,7 @@ from foregrad.cache.serialize.restore import Restorer
 from foregrad.cache.serialize.state_places import Places
 from foregrad.core.errors import CorruptArtifact
 from foregrad.core.generated import Generated
-from foregrad.torch_private.base import global_state
+from foregrad.torch_private.guards import global_state
 from foregrad.torch_private.serialization import plain_tree_spec_from_text
 
 #: Kinds of objects that may be made from any file. Each only holds its parts, or calls those that are functions here.

@@ -30,7 +30,8 @@ from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.guards.reach import Lost
 from foregrad.runtime.partial_backward import KeptStage
 from foregrad.runtime.wrapper_tensors import SameWrapper
-from foregrad.torch_private.base import OpOverload, TreeSpec
+from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
+from foregrad.torch_private.pytree import TreeSpec
 from foregrad.torch_private.serialization import op_namespace, tree_spec_to_text
 
 
@@ -77,7 +78,7 @@ class Describer:
 
     def _ways(self) -> list[tuple[Any, Callable[[Any], Any]]]:
         return [
-            (OpOverload, lambda op: {"is": "op", "name": f"{op._schema.name}.{op._overloadname}"}),
+            (OpOverload, lambda op: {"is": "op", "name": f"{schema_of(op).name}.{overload_name(op)}"}),
             (Library, self._library),
             ((CompiledStage, KeptStage), self._stage),
             (fx.GraphModule, lambda graph: graph_to_json(graph, self)),

@@ -8,7 +8,7 @@ from typing import Any
 from torch import fx
 
 from foregrad.cache.serialize.plain_values import from_json, to_json
-from foregrad.torch_private.base import lazy_graph_module
+from foregrad.torch_private.fx_graph import lazy_graph_module
 
 _META = ("spec", "grad_enabled", "is_again")
 

@@ -17,8 +17,8 @@ import torch
 
 from foregrad.core.errors import StaleArtifact
 from foregrad.torch_private.global_state import global_hooks
+from foregrad.torch_private.modules import HOOKS
 
-_TABLES = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 _MOST_WRAPPERS = 3
 
 
@@ -41,7 +41,7 @@ class PartOfHook:
 def parts_of_hooks(module: torch.nn.Module | None) -> Iterator[PartOfHook]:
     """All parts of the hooks of a module; of those that run at every module or optimizer, if it is None."""
     own = (
-        {table: [*vars(module)[table].values()] for table in _TABLES if vars(module).get(table)}
+        {table: [*vars(module)[table].values()] for table in HOOKS if vars(module).get(table)}
         if module is not None
         else {}
     )

@@ -18,7 +18,9 @@ ROOTS = ("builtins", "foregrad", "math", "operator", "torch")
 
 #: Where to look for an object that does not say where it comes from.
 _HOMES = (
-    "foregrad.torch_private.base",
+    "foregrad.torch_private.dispatch",
+    "foregrad.torch_private.tensors",
+    "foregrad.torch_private.autograd",
     "foregrad.runtime.sentinels",
     "torch._C._VariableFunctions",
     "torch._C._nn",

@@ -17,6 +17,7 @@ from foregrad.cache.serialize.plain_values import from_json, to_json
 from foregrad.cache.serialize.tensors import strided
 from foregrad.core.errors import CannotKeep
 from foregrad.core.spec import Spec
+from foregrad.torch_private.modules import TENSOR_TABLES, children_of
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def _keep(number: int, one: Any, tensor: Any) -> dict[str, Any]:
 def _modules(number: int, top: nn.Module, tensor: Any) -> Iterator[dict[str, Any]]:
     for path, module in top.named_modules():
         tables = {}
-        for table in ("_parameters", "_buffers"):
+        for table in TENSOR_TABLES:
             held = getattr(module, table).items()
             prefix = f"{number}.{path}." if path else f"{number}."
             tables[table] = [[key, None if t is None else tensor(prefix + key, t)] for key, t in held]
@@ -125,7 +126,7 @@ def _entries(one: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if one["is"] == "tensor":
         yield "tensor", _text(one)
     for module in one.get("modules", ()):
-        for table in ("_parameters", "_buffers"):
+        for table in TENSOR_TABLES:
             for key, tensor in module[table]:
                 yield (f"{module['path']}.{key}".lstrip(".")), _text(tensor)
     for place, group in enumerate(one.get("groups", ())):
@@ -189,8 +190,8 @@ def _stand_in(one: dict[str, Any], tensor: Any) -> Any:
         path, _, name = module["path"].rpartition(".")
         made[module["path"]] = here = LoadedModule()
         here.training = module["training"]
-        for table in ("_parameters", "_buffers"):
+        for table in TENSOR_TABLES:
             getattr(here, table).update({key: tensor(t) for key, t in module[table]})
         if module["path"]:
-            made[path]._modules[name] = here
+            children_of(made[path])[name] = here
     return made[""]

@@ -22,9 +22,10 @@ import torch
 
 from foregrad.cache.serialize.hook_places import contents_of, find_part, names_in, parts_of_hooks
 from foregrad.core.errors import CorruptArtifact, StaleArtifact
+from foregrad.torch_private.modules import TABLES, UNSAVED_BUFFERS
 
 #: What a module has in any case, and is read by other names.
-_TABLES = ("_parameters", "_buffers", "_modules", "_non_persistent_buffers_set")
+_NOT_ATTRIBUTES = (*TABLES, UNSAVED_BUFFERS)
 
 
 class Places:
@@ -75,7 +76,7 @@ class Places:
             self._known.setdefault(id(module), here)
             self._known.setdefault(id(vars(module)), {"is": "attributes", "of": here})
             for name, value in vars(module).items():
-                if name not in _TABLES and _has_tensors(value):
+                if name not in _NOT_ATTRIBUTES and _has_tensors(value):
                     self._known.setdefault(id(value), {"is": "attribute", "of": here, "name": name})
             if self._hooks:
                 self._add_hooks(here, module)

@@ -13,7 +13,9 @@ from typing import Any
 import torch
 
 from foregrad.record.ghosts.devices import META
-from foregrad.torch_private.base import FakeTensor, fake_mode_is_on, give_memory, take_memory, tensor_without_memory
+from foregrad.torch_private.dispatch import fake_mode_is_on
+from foregrad.torch_private.fake_tensors import FakeTensor
+from foregrad.torch_private.tensors import give_memory, take_memory, tensor_without_memory
 
 
 def new_ghost(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import CaptureError
-from foregrad.torch_private.base import default_device_of
+from foregrad.torch_private.dispatch import default_device_of
 
 Tensor = torch.Tensor
 CPU, META = torch.device("cpu"), torch.device("meta")

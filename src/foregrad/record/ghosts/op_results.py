@@ -13,13 +13,10 @@ from foregrad.core.default_generator import generator_as_it_was
 from foregrad.core.spec import contiguous_stride
 from foregrad.record.ghosts.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
-from foregrad.torch_private.base import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
-    OpOverload,
-    neg_view,
-    tree_leaves,
-)
+from foregrad.torch_private.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
+from foregrad.torch_private.ops import OpOverload, schema_of
+from foregrad.torch_private.pytree import tree_leaves
+from foregrad.torch_private.tensors import neg_view
 
 aten = torch.ops.aten
 
@@ -102,7 +99,7 @@ def is_refused_late(func: OpOverload, args: Any, kwargs: Any) -> bool:
 def _may_not_fit(func: OpOverload, args: Any, kwargs: Any) -> bool:
     """Whether type promotion may give a pointwise op a result that cannot be cast to the tensor which it writes."""
     is_such = torch.Tag.pointwise in func.tags or func.name().startswith("aten::_foreach_")
-    if not (is_such and func._schema.is_mutable) or func is aten.copy_.default or not args:
+    if not (is_such and schema_of(func).is_mutable) or func is aten.copy_.default or not args:
         return False
     written = min(map(_rank, tree_leaves(args[0])), default=0)
     return any(_rank(value) > written for value in tree_leaves((args[1:], kwargs)))

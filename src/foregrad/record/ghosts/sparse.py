@@ -20,8 +20,10 @@ from foregrad.core.errors import CaptureError
 from foregrad.record.ghosts.op_results import zeros_like
 from foregrad.record.ghosts.table import kind_of
 from foregrad.record.origins import where
-from foregrad.torch_private.base import OpOverload, no_dispatch_modes, no_function_modes, version_of
+from foregrad.torch_private.autograd import version_of
+from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
 from foregrad.torch_private.native_code import NO_TORCH_FUNCTION, tensor_of_class
+from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

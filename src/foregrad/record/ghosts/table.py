@@ -35,16 +35,15 @@ from foregrad.record.ghosts.op_results import (
     with_own_strides,
 )
 from foregrad.record.impure import effect_of, is_random
-from foregrad.torch_private.base import (
-    FUSED_OPTIMIZERS,
+from foregrad.torch_private.dispatch import symbolic_kernels
+from foregrad.torch_private.fake_tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
-    OpOverload,
     UnsupportedOperatorException,
     quiet_torch,
-    symbolic_kernels,
 )
+from foregrad.torch_private.ops import FUSED_OPTIMIZERS, OpOverload, schema_of
 
 aten = torch.ops.aten
 
@@ -98,7 +97,7 @@ _ABSENT = "PyTorch is not linked with support for"
 
 @cache
 def kind_of(func: OpOverload) -> Kind:
-    schema = func._schema
+    schema = schema_of(func)
     writes: list[int | str] = []
     for position, argument in enumerate(schema.arguments):
         where: int | str = argument.name if argument.kwarg_only else position
@@ -165,7 +164,7 @@ class GhostTable:
         return found
 
     def _learn(self, func: OpOverload, args: Any, kwargs: Any, device: torch.device | None) -> Outcome:
-        if effect_of(func) is not None and not func._schema.returns:
+        if effect_of(func) is not None and not schema_of(func).returns:
             return Outcome(None, ())
         is_elsewhere = not is_here((args, kwargs))
         if is_elsewhere and device == META:

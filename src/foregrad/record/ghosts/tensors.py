@@ -18,7 +18,9 @@ from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.origins import where
 from foregrad.record.symbols.dimensions import Sizes
 from foregrad.record.trace import Alias, Op, Storage, geometry_of
-from foregrad.torch_private.base import give_memory, no_dispatch_modes, take_memory, version_of
+from foregrad.torch_private.autograd import version_of
+from foregrad.torch_private.dispatch import no_dispatch_modes
+from foregrad.torch_private.tensors import give_memory, storage_key, take_memory, view_base
 
 _tables = threading.local()
 
@@ -85,11 +87,11 @@ class Tensors:
     def note_moved(self, tensor: torch.Tensor, before: Alias, after: Alias, where: str, ops: Sequence[Op]) -> None:
         """An input, a view of a tensor that the function was not given, gets other memory, in another geometry. If it
         was written through another one last, autograd looks for it only now."""
-        is_view = tensor._base is not None and tensor.requires_grad and not is_flagged(tensor)
+        is_view = view_base(tensor) is not None and tensor.requires_grad and not is_flagged(tensor)
         writes = [written for op in ops for written in op.writes if written.storage is before.storage]
         was_written = bool(writes) and writes[-1].object != before.object
         is_moved = is_view and before.storage.kind == "input" and after.storage is not before.storage
-        is_hidden = is_moved and self._alias_of.get(id(tensor._base)) is before
+        is_hidden = is_moved and self._alias_of.get(id(view_base(tensor))) is before
         if is_moved and (is_hidden or was_written) and after.geometry != before.geometry:
             error = CaptureError(
                 f"the function gives an input {before.spec}, a view that needs a gradient, the memory of a "
@@ -114,14 +116,14 @@ class Tensors:
 
     def owns(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies in the memory of a ghost."""
-        return tensor.untyped_storage()._cdata in self._storage_of
+        return storage_key(tensor) in self._storage_of
 
     def alias(self, tensor: torch.Tensor) -> Alias:
         """The alias that a ghost stands for; a tensor that autograd unpacked is known by its storage."""
         found = self._alias_of.get(id(tensor))
         if found is not None:
             return found
-        storage = self._storage_of.get(tensor.untyped_storage()._cdata)
+        storage = self._storage_of.get(storage_key(tensor))
         if storage is None and is_wrapper(tensor):
             raise CaptureError(
                 f"an op of torch's takes a {type(tensor).__name__} past the class that carries out its ops, as a fused "
@@ -153,12 +155,12 @@ class Tensors:
     ) -> Alias:
         """Give a ghost that was just made, or has just changed its geometry, its alias."""
         handle = tensor.untyped_storage()
-        storage = storage or self._storage_of.get(handle._cdata)
+        storage = storage or self._storage_of.get(storage_key(handle))
         if storage is None:
             device = self.device.shown(tensor.device)
             storage = Storage(len(self.storages), kind, handle, frozen(handle.nbytes()), device)
             self.storages.append(storage)
-            self._storage_of[handle._cdata] = storage
+            self._storage_of[storage_key(handle)] = storage
         before = self._alias_of.get(id(tensor))
         (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)
         meta = self.table.number_of((size, stride, dtype, bits, storage.device))

@@ -19,7 +19,7 @@ from foregrad.record.recording import Recording
 from foregrad.record.symbols.numbers import Expression, Numbers, expression_of
 from foregrad.record.symbols.scalar_state import Mirror
 from foregrad.record.trace import Storage
-from foregrad.torch_private.base import FakeTensor
+from foregrad.torch_private.fake_tensors import FakeTensor
 
 _NOTHING: Any = object()
 

@@ -23,7 +23,8 @@ from foregrad.record.lift.outer_history import Beyond
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.torch_private.base import FakeTensor, no_dispatch_modes, no_function_modes
+from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
+from foregrad.torch_private.fake_tensors import FakeTensor
 
 Input = Lifted | Outer
 

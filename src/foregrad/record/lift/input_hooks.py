@@ -23,7 +23,8 @@ from foregrad.record.lift.outer_history import Beyond
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
-from foregrad.torch_private.base import no_function_modes
+from foregrad.torch_private.autograd import accumulation_hooks, gradient_hooks
+from foregrad.torch_private.dispatch import no_function_modes
 
 Hook = Callable[..., Any]
 
@@ -48,7 +49,7 @@ class InputHooks:
                 return
             self.on_entry[lifted] = hooks
             self._watch(lifted)
-            if real._post_accumulate_grad_hooks:
+            if accumulation_hooks(real):
                 me, it = weakref.ref(self), weakref.ref(lifted)
                 lifted.ghost.register_post_accumulate_grad_hook(lambda _: _accumulated(me(), it()))
 
@@ -100,7 +101,7 @@ class InputHooks:
         """The engine has added to the .grad of an input."""
         if not self._recorder.phase and not self.is_collecting and lifted.real is not None:
             with no_function_modes():
-                hooks = list((lifted.real._post_accumulate_grad_hooks or {}).values())
+                hooks = list((accumulation_hooks(lifted.real) or {}).values())
             for hook in hooks:
                 result = self._checked(hook, lifted)(lifted.real)  # by which code may look for what belongs to it
                 if result is not None:
@@ -109,7 +110,7 @@ class InputHooks:
     def _hooks_of(self, lifted: Lifted | Outer) -> list[Hook]:
         real: Any = lifted.real
         with no_function_modes():
-            own = [] if real is None else list((real._backward_hooks or {}).values())
+            own = [] if real is None else list((gradient_hooks(real) or {}).values())
         return own + [hook for one, hook in self.registered.values() if one is lifted]
 
     def _checked(self, hook: Hook, lifted: Lifted | Outer) -> Hook:

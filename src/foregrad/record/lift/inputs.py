@@ -29,8 +29,11 @@ from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.symbols.dimensions import fakes
 from foregrad.record.trace import Alias
+from foregrad.torch_private.autograd import version_of
 from foregrad.torch_private.autograd_engine import apply_of
-from foregrad.torch_private.base import FakeTensor, no_dispatch_modes, version_of
+from foregrad.torch_private.dispatch import no_dispatch_modes
+from foregrad.torch_private.fake_tensors import FakeTensor
+from foregrad.torch_private.tensors import storage_key, view_base
 from foregrad.torch_private.transforms import no_transforms
 
 
@@ -182,7 +185,7 @@ class Inputs:
         return outer.ghost
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
-        for other in self._by_storage.get(real.untyped_storage()._cdata, ()):
+        for other in self._by_storage.get(storage_key(real), ()):
             if other.real is not None and overlap(other.real, real):
                 return self._lift_into(other, real).ghost
         return self._lift_alone(real, is_argument=False).ghost
@@ -269,23 +272,23 @@ class Inputs:
 
     def _sharing(self, real: torch.Tensor, storage: torch.UntypedStorage) -> list[Lifted]:
         """Inputs in the memory of a tensor that are no views of others, with ghosts over a storage."""
-        known = [one for one in self._by_storage.get(real.untyped_storage()._cdata, ()) if one.real is not real]
-        return [one for one in known if one.base is None and one.ghost.untyped_storage()._cdata == storage._cdata]
+        known = [one for one in self._by_storage.get(storage_key(real), ()) if one.real is not real]
+        return [one for one in known if one.base is None and storage_key(one.ghost) == storage_key(storage)]
 
     def _add(self, real: torch.Tensor, ghost: torch.Tensor, *, is_argument: bool) -> Lifted:
         slot = None
         with torch.enable_grad():
             is_leaf = real.is_leaf
-            if real.requires_grad and not is_leaf and real._base is not None and not real._base.requires_grad:
+            if real.requires_grad and not is_leaf and view_base(real) is not None and not view_base(real).requires_grad:
                 # A view of a leaf that is a view itself, of a tensor without gradients: so is the ghost.
                 slot = ghost = torch.ops.aten.alias.default(ghost).requires_grad_()
-            elif real.requires_grad and not is_leaf and real._base is not None and real._base.is_leaf:
+            elif real.requires_grad and not is_leaf and view_base(real) is not None and view_base(real).is_leaf:
                 slot = ghost.requires_grad_()  # a view of a leaf, which nobody may write to: so is the ghost
             elif real.requires_grad and not is_leaf:
                 slot = new_ghost(ghost.size(), ghost.stride(), real.dtype, ghost.device).requires_grad_()
                 self._recorder.unlisted.append(slot)
                 ghost = apply_of(Attached)(slot, [ghost])  # not swapped, as the tensors of other Functions are
-            if real._base is not None:
+            if view_base(real) is not None:
                 ghost = torch.ops.aten.alias.default(ghost)  # a view here too, of a base that nobody sees
             if real.requires_grad and is_leaf:
                 slot = ghost.requires_grad_()
@@ -294,8 +297,8 @@ class Inputs:
             node = slot.view_as(slot).grad_fn if slot is not None else None  # none where autograd is off altogether
             edge = get_gradient_edge(slot) if slot is not None and node is not None else None
         alias = self._recorder.register(ghost, kind="input")
-        if ghost._base is not None:
-            self._recorder.take_for(ghost._base, alias)
+        if view_base(ghost) is not None:
+            self._recorder.take_for(view_base(ghost), alias)
         return self._keep(real, ghost, alias, slot, None, edge, is_argument)
 
     def _add_view(self, real: torch.Tensor, base: Lifted, *, is_argument: bool) -> Lifted:
@@ -322,7 +325,7 @@ class Inputs:
 
     def _check_memory(self, lifted: Lifted, real: torch.Tensor) -> None:
         """What overlaps must lie in one memory of ghosts: a write to one of them is a write to the others."""
-        known = self._by_storage.get(real.untyped_storage()._cdata, ()) if self._recorder.sizes is None else ()
+        known = self._by_storage.get(storage_key(real), ()) if self._recorder.sizes is None else ()
         for other in [one for one in known if one.alias.storage is not lifted.alias.storage]:
             if other.real is not None and overlap(other.real, real):
                 raise CaptureError(
@@ -352,14 +355,14 @@ class Inputs:
             is_argument=is_argument,
             spec=replace(Spec.of(real), shape=alias.size, stride=alias.stride),
             is_leaf=real.is_leaf,
-            is_view=real._base is not None,
+            is_view=view_base(real) is not None,
             offset=int(real.storage_offset()),
             num_bytes=real.untyped_storage().nbytes(),
         )
         self._check_memory(lifted, real)
         vars(ghost).update(attributes_of(real))
         self._by_id[id(real)] = lifted
-        self._by_storage.setdefault(real.untyped_storage()._cdata, []).append(lifted)
+        self._by_storage.setdefault(storage_key(real), []).append(lifted)
         self._by_ghost[id(ghost)] = lifted
         self.all.append(lifted)
         if self._recorder.phase:
@@ -378,7 +381,7 @@ def _shares_counter(one: torch.Tensor | None, other: torch.Tensor) -> bool:
 
 def _history(ghost: torch.Tensor, base: Lifted | None) -> Any:
     """The grad_fn of a ghost, or of the base that nobody sees: a view's own is made anew after any write."""
-    return (ghost if base is not None or ghost._base is None else ghost._base).grad_fn
+    return (ghost if base is not None or view_base(ghost) is None else view_base(ghost)).grad_fn
 
 
 def _never_written(gradients: Any, _: Any) -> Any:

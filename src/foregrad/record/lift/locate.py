@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from foregrad.core.source import Source
+from foregrad.torch_private.modules import TENSOR_TABLES
 
 #: How names of what holds tensors and variables begin, in generated functions.
 OWNER = "owner"
@@ -131,7 +132,7 @@ def with_places(found: dict[int, Location], more: dict[int, list[Location]]) -> 
 def _places(modules: dict[int, tuple[str, torch.nn.Module]], function: Any) -> Iterator[tuple[Any, Location]]:
     for prefix, top in modules.values():
         for path, module in top.named_modules(prefix=prefix):
-            for table, role in (("_parameters", "param"), ("_buffers", "buffer")):
+            for table, role in zip(TENSOR_TABLES, ("param", "buffer"), strict=True):
                 for key, tensor in getattr(module, table).items():
                     yield tensor, Location(role, f"{path}.{key}" if path else key, module, key, table)
             for key, value in vars(module).items():

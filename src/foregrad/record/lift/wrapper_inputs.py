@@ -18,7 +18,9 @@ from foregrad.core.spec import Spec
 from foregrad.core.wrapper_subclass import Recipe, named_parts
 from foregrad.record.lift.input_base import Entered
 from foregrad.record.trace import Alias
-from foregrad.torch_private.base import no_function_modes, version_of
+from foregrad.torch_private.autograd import version_of
+from foregrad.torch_private.dispatch import no_function_modes
+from foregrad.torch_private.tensors import view_base
 
 
 class Part(Protocol):
@@ -95,7 +97,7 @@ def make_outer(real: torch.Tensor, lifted: Sequence[Part], index: int, *, is_arg
         paths=tuple(path for path, _ in named_parts(real)),
         is_argument=is_argument,
         is_leaf=real.is_leaf,
-        is_view=real._base is not None,
+        is_view=view_base(real) is not None,
         spec=Spec(tuple(real.shape), tuple(real.stride()), real.dtype, real.device, real.requires_grad),
         attributes=frozenset(vars(ghost)),
         state_on_entry=state_of(ghost),

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from foregrad.core.wrapper_subclass import is_wrapper, parts
+from foregrad.torch_private.tensors import storage_key
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,4 +52,4 @@ class Looks:
 
 
 def _memory(tensor: torch.Tensor) -> set[int]:
-    return {part.untyped_storage()._cdata for part in parts(tensor)}
+    return {storage_key(part) for part in parts(tensor)}

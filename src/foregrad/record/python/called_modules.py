@@ -12,7 +12,7 @@ from foregrad.record.origins import where
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.recorder import Recorder
 from foregrad.record.session import MODULE
-from foregrad.torch_private.base import no_function_modes
+from foregrad.torch_private.dispatch import no_function_modes
 
 #: Modules that take another path when a torch function mode is on: it is put aside while they run in evaluation.
 _HAVE_FAST_PATHS = (torch.nn.MultiheadAttention, torch.nn.TransformerEncoder, torch.nn.TransformerEncoderLayer)

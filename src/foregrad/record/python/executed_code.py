@@ -19,6 +19,7 @@ import torch
 from foregrad.process.package import FOLDER
 from foregrad.process.process_variables import OF_THIS_PROCESS
 from foregrad.record.python.names_read import Import, Names, names_in
+from foregrad.torch_private.modules import TABLES
 
 Profile = Callable[[FrameType, str, Any], Any]
 
@@ -230,7 +231,7 @@ _INSTALLED = tuple(_folder(sysconfig.get_paths()[name]) for name in ("purelib", 
 
 _IMPORT_MODULE = importlib.import_module.__code__
 
-_TABLES = frozenset({"_parameters", "_buffers", "_modules"})
+_TABLES = frozenset(TABLES)
 
 #: How torch finds a mode, and takes ops to it.
 _TYPING = ("typing.py", "typing_extensions.py")

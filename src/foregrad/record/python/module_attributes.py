@@ -10,6 +10,7 @@ from foregrad.process.garbage_collection import is_young
 from foregrad.record.lift.declared_state import Slot, Store
 from foregrad.record.recording import Recording
 from foregrad.record.symbols.numbers import expression_of
+from foregrad.torch_private.modules import TABLES
 
 #: Values without contents that could change.
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
@@ -33,7 +34,7 @@ class Attributes:
     def _snapshot(self, module: torch.nn.Module) -> None:
         if id(module) not in self.before:
             tables = {"__dict__": dict(module.__dict__)}
-            tables |= {t: dict(getattr(module, t)) for t in ("_parameters", "_buffers", "_modules")}
+            tables |= {t: dict(getattr(module, t)) for t in TABLES}
             self.before[id(module)] = (module, tables)
 
     def restore(self) -> list[Store]:

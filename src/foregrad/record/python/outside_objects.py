@@ -47,6 +47,7 @@ from foregrad.record.python.snapshots import (
     same,
 )
 from foregrad.record.trace import Origin
+from foregrad.torch_private.modules import children_of
 
 _DEPTH = 16  # as many steps from a name
 _MOST_ITEMS = 1_000
@@ -234,7 +235,7 @@ def inside(name: str, value: Any, names: frozenset[str]) -> Iterator[tuple[str, 
     if not isinstance(value, (CellType, FunctionType, MethodType, type)) and not is_closed(type(value)):
         yield f"type({name})", type(value)
     if isinstance(value, torch.nn.Module):
-        yield from ((f"{name}.{key}", one) for key, one in value._modules.items() if key in names)
+        yield from ((f"{name}.{key}", one) for key, one in children_of(value).items() if key in names)
     is_read = any(base.__module__ in _READ_BY_METHODS for base in type(value).__mro__)
     found = attributes(value, frozenset(getattr(value, "__dict__", ())) if is_read else names) or {}
     yield from ((f"{name}.{key}", one) for key, one in found.items() if key in names or is_read)

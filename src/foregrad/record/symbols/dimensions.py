@@ -16,7 +16,7 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.size import Formula, Shape, frozen, frozen_all
 from foregrad.record.symbols.sizes import Formulas, formula_of
-from foregrad.torch_private.base import quiet_torch
+from foregrad.torch_private.fake_tensors import quiet_torch
 
 #: Which dimensions vary, by the name of the argument.
 Dimensions = dict[str, tuple[int, ...]]

@@ -17,6 +17,7 @@ import torch
 from foregrad.core.spec import is_number
 from foregrad.record.symbols.numbers import Expression, Float, Int, Numbers
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
+from foregrad.torch_private.ops import schema_of
 
 aten = torch.ops.aten
 
@@ -96,7 +97,7 @@ class Mirror:
 
     def _result(self, op: Op, results: tuple[Alias, ...], storage: Storage) -> Any:
         """What an op left in a storage, by arithmetic on numbers."""
-        name = op.func._schema.name.split("::")[-1]
+        name = schema_of(op.func).name.split("::")[-1]
         place = next(i for i, alias in enumerate(results) if alias.storage is storage)
         args = list(op.args)
         if name.startswith("_foreach_"):

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.base import tree_flatten
+from foregrad.torch_private.pytree import tree_flatten
 
 PLAIN = (
     bool,

@@ -10,9 +10,7 @@ import torch
 
 from foregrad.core.source import Source
 from foregrad.runtime.guards.reasons import check
-
-#: What a module runs beside its forward.
-_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+from foregrad.torch_private.modules import HOOKS, missing_tensors
 
 
 def check_modules(
@@ -35,7 +33,7 @@ def _differs(source: Source, module: torch.nn.Module) -> Iterator[str]:
     yield f"len({name}.__dict__) != {len(module.__dict__)}"
     for key, value in module.__dict__.items():
         plain = f"{name}.{key}" if _is_plain_attribute(module, key) else f"{name}.__dict__[{key!r}]"
-        if key in _HOOKS:
+        if key in HOOKS:
             yield f"{plain} != {source.name('hooks', value.copy())}" if value else plain
         elif key == "_modules":
             yield f"{plain} != {source.name('children', dict(value))}" if value else plain
@@ -43,9 +41,8 @@ def _differs(source: Source, module: torch.nn.Module) -> Iterator[str]:
             yield f"{plain} != {source.constant(value)}"
         elif type(value) in (list, dict) and not key.startswith("_") and _is_simple(tuple(value)):
             yield f"{plain} != {source.name('k', value.copy())}"
-    for key, tensor in (*module._parameters.items(), *module._buffers.items()):
-        if tensor is None:
-            yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
+    for key in missing_tensors(module):
+        yield f"({name}._parameters | {name}._buffers).get({key!r}) is not None"
 
 
 def _is_plain_attribute(module: torch.nn.Module, key: str) -> bool:

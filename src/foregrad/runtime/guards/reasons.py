@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.base import autocast_state
+from foregrad.torch_private.dispatch import autocast_state
 
 _MOST_SHOWN = 8
 _LONGEST = 200

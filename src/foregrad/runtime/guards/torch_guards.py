@@ -13,7 +13,8 @@ from foregrad.core.size import Size
 from foregrad.core.source import Source
 from foregrad.core.spec import Spec
 from foregrad.core.tensor_hooks import has_other_hooks
-from foregrad.torch_private.base import TensorGuards, global_state, global_state_guard, has_hooks
+from foregrad.torch_private.autograd import has_hooks
+from foregrad.torch_private.guards import TensorGuards, global_state, global_state_guard
 
 Check = Callable[..., bool]
 

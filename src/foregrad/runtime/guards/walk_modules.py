@@ -14,11 +14,7 @@ from foregrad.runtime.guards.nodes import Attributes, Entries, Hooks, Node, Pinn
 from foregrad.runtime.guards.python_objects import has_own_getattr, slots_of
 from foregrad.runtime.guards.walk import Part, Walk
 from foregrad.runtime.guards.walk_classes import class_node
-
-_TABLES = ("_parameters", "_buffers", "_modules")
-
-#: What a module runs beside its forward.
-_HOOKS = ("_backward_pre_hooks", "_backward_hooks", "_forward_hooks", "_forward_pre_hooks")
+from foregrad.torch_private.modules import HOOKS, TABLES
 
 #: What every module has for itself.
 _INTERNAL = frozenset(vars(torch.nn.Module())) - {"training"}
@@ -39,9 +35,9 @@ def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
     parts = [Part(holder.inner(key), attributes[key], attributes, key) for key in holder.keys]
     walk.hold(holder, parts)
     iterated = _iterated(walk, type(value))
-    for table in _TABLES:
+    for table in TABLES:
         _table(walk, attributes[table], name, None if everything or table in iterated else names)
-    for hooks in _HOOKS:
+    for hooks in HOOKS:
         if attributes[hooks]:
             node = Hooks(f"{name}.{hooks}", attributes[hooks])
             walk.hold(node, [Part(f"{node.name}[{i}]", hook) for i, hook in enumerate(attributes[hooks].values())])
@@ -72,7 +68,7 @@ def _iterated(walk: Walk, kind: type) -> frozenset[str]:
             f for one in kind.__mro__ for f in vars(one).values() if isinstance(f, FunctionType) and walk.ran(f)
         ]
         asked = {n for f in functions if f.__name__ not in _BY_NAME for n in _attributes(f.__code__)}
-        walk.iterated[kind] = frozenset(asked | walk.reads.tables) & {*_TABLES}
+        walk.iterated[kind] = frozenset(asked | walk.reads.tables) & {*TABLES}
     return walk.iterated[kind]
 
 

@@ -44,7 +44,7 @@ from foregrad.runtime.guards.torch_guards import (
 )
 from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED, TENSORS
 from foregrad.runtime.wrapper_tensors import SameWrapper
-from foregrad.torch_private.base import tree_flatten
+from foregrad.torch_private.pytree import tree_flatten
 
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
