@@ -104,15 +104,15 @@ def test_an_averaged_model_of_a_compiled_module(multi_avg_fn):
     assert_close(found, expected)
 
 
-@pytest.mark.parametrize("way", ["pickle", "torch.save"])
-def test_a_pickle_of_a_compiled_module_trains_on(way):
+@pytest.mark.parametrize("how", ["pickle", "torch.save"])
+def test_a_pickle_of_a_compiled_module_trains_on(how):
     eager, ours = twins()
     train(eager, 0)
     train(ours, 0)
     file = io.BytesIO()
-    torch.save(ours, file) if way == "torch.save" else pickle.dump(ours, file)
+    torch.save(ours, file) if how == "torch.save" else pickle.dump(ours, file)
     file.seek(0)
-    other = torch.load(file, weights_only=False) if way == "torch.save" else pickle.load(file)
+    other = torch.load(file, weights_only=False) if how == "torch.save" else pickle.load(file)
     train(other, 1)
     train(eager, 1)
     assert_same(other, eager)
@@ -160,7 +160,7 @@ def test_a_compiled_function_is_pickled_by_its_name():
     ours = compiled(double)
     other = pickle.loads(pickle.dumps(ours))
     assert other(torch.ones(2)).tolist() == [2.0, 2.0]
-    assert repr(other.way.cache) == repr(ours.way.cache)
+    assert repr(other.options.cache) == repr(ours.options.cache)
     assert pickle.loads(pickle.dumps(triple)) is triple
     with pytest.raises((pickle.PicklingError, AttributeError), match="lambda"):  # as of the lambda itself
         pickle.dumps(compiled(lambda x: x))
@@ -186,7 +186,7 @@ def test_no_key_gets_into_a_pickle(tmp_path):
     ours = fg.compile(Net(), backend="eager", cache=keyed)
     with pytest.raises(CannotKeep, match="FOREGRAD_CACHE_KEY"):
         pickle.dumps(ours)
-    assert copy.deepcopy(ours).forward.way.cache is keyed
+    assert copy.deepcopy(ours).forward.options.cache is keyed
 
 
 def test_a_cache_in_a_pickle_is_the_same_place(tmp_path, monkeypatch):
@@ -194,7 +194,7 @@ def test_a_cache_in_a_pickle_is_the_same_place(tmp_path, monkeypatch):
     ours = fg.compile(Net(), backend="eager", cache=fg.Cache("here", max_bytes=1 << 20, readonly=False))
     data = pickle.dumps(ours)
     monkeypatch.chdir("/")
-    assert repr(pickle.loads(data).forward.way.cache) == f"Cache({tmp_path / 'here'})"
+    assert repr(pickle.loads(data).forward.options.cache) == f"Cache({tmp_path / 'here'})"
     assert pickle.loads(pickle.dumps(fg.Cache())).stats is not None
 
 

@@ -282,8 +282,8 @@ def test_a_compiled_function_is_freed_with_its_programs():
     ref = weakref.ref(w)
     f = compiled(lambda x, w=w: x * w)
     f(leaf(3)).sum().backward()
-    if f.way.cache is not None:
-        f.way.cache.wait()  # for a check of what was found, which holds on to it
+    if f.options.cache is not None:
+        f.options.cache.wait()  # for a check of what was found, which holds on to it
     del f, w
     gc.collect()
     assert ref() is None

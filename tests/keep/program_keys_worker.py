@@ -8,7 +8,7 @@ from torch import nn
 from foregrad.api.capture import capture_call
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.program_key import program_key
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 
 
 def views(x, y):
@@ -37,7 +37,7 @@ def training():
 
 def digest(function, *args, state=()):
     captured = capture_call(function, args, {}, state=state, python="allow" if state else None)
-    return program_key(captured.program, Way(compile_graph)).digest
+    return program_key(captured.program, Options(compile_graph)).digest
 
 
 if __name__ == "__main__":

@@ -15,15 +15,15 @@ from foregrad.backends.eager import compile_graph
 from foregrad.cache.key import environment, installed
 from foregrad.cache.key.environment import environment_of, environment_of_sources
 from foregrad.cache.key.ingredients import differences
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 
-INDUCTOR = Way(Inductor())
+INDUCTOR = Options(Inductor())
 
 
-def key(way=INDUCTOR, **options):
+def key(options=INDUCTOR, **extra):
     environment.software.cache_clear()
     environment.machine.cache_clear()
-    return environment_of_sources(way, **options).key
+    return environment_of_sources(options, **extra).key
 
 
 def only_difference(old, new):
@@ -63,7 +63,7 @@ def test_software_and_machine(monkeypatch, where, name, value, ingredient):
 
 def test_foregrad_is_known_by_the_bytes_of_its_files(monkeypatch, tmp_path):
     (tmp_path / "one.py").write_text("a = 1\n")
-    monkeypatch.setattr(environment, "_PACKAGE", tmp_path)
+    monkeypatch.setattr(environment, "FOLDER", f"{tmp_path}/")
     before = environment.own_digest.__wrapped__()
     (tmp_path / "one.py").write_text("a = 2\n")
     assert environment.own_digest.__wrapped__() != before
@@ -109,13 +109,13 @@ def test_settings_of_torch_that_stay():
 
 @pytest.mark.parametrize("other", [Inductor(rng="fast"), Inductor(regions="off"), Inductor(winograd=False), AOTI()])
 def test_the_backend_and_its_options(other):
-    found = only_difference(key(), key(Way(other)))
+    found = only_difference(key(), key(Options(other)))
     assert found.name == "backend"
     assert found.old == "inductor rng='eager' regions='auto' winograd=True"
 
 
 def test_the_machine_is_nothing_to_the_eager_backend():
-    names = key(Way(compile_graph)).by_name
+    names = key(Options(compile_graph)).by_name
     assert names["backend"].description == "eager"
     assert "compiler" not in names
     assert "instruction set" not in names
@@ -133,26 +133,26 @@ def made_pass(number):
 
 
 def test_the_code_of_a_pass():
-    old, new = (key(Way(Inductor(), (made_pass(number),))) for number in (1, 2))
-    assert only_difference(old, new).name == "way: function passes.double"
-    assert key(Way(Inductor(), (made_pass(1),))).digest == old.digest
+    old, new = (key(Options(Inductor(), (made_pass(number),))) for number in (1, 2))
+    assert only_difference(old, new).name == "options: function passes.double"
+    assert key(Options(Inductor(), (made_pass(1),))).digest == old.digest
 
 
 def test_the_order_of_passes():
     one, two = made_pass(1), made_pass(2)
-    assert key(Way(Inductor(), (one, two))).digest != key(Way(Inductor(), (two, one))).digest
+    assert key(Options(Inductor(), (one, two))).digest != key(Options(Inductor(), (two, one))).digest
 
 
 def test_the_code_of_a_backend_of_the_users():
-    old, new = (key(Way(made_pass(number))) for number in (1, 2))
-    assert only_difference(old, new).name == "way: function passes.double"
+    old, new = (key(Options(made_pass(number))) for number in (1, 2))
+    assert only_difference(old, new).name == "options: function passes.double"
 
 
 def test_a_pass_that_reads_a_file_makes_the_key_unsure():
     def reads(program):
         return open(program)
 
-    (reason,) = environment_of(Way(Inductor(), (reads,))).unsure
+    (reason,) = environment_of(Options(Inductor(), (reads,))).unsure
     assert "uses open, which reads files" in reason
 
 
@@ -162,7 +162,10 @@ def test_decompositions_of_the_users(monkeypatch):
     before = key()
     monkeypatch.setitem(decomposition_table, torch.ops.aten.relu.default, made_pass(1))
     found = differences(before, key())
-    assert [one.name for one in found] == ["way: decomposition of aten.relu.default", "way: function passes.double"]
+    assert [one.name for one in found] == [
+        "options: decomposition of aten.relu.default",
+        "options: function passes.double",
+    ]
 
 
 def test_nothing_names_a_folder():

@@ -16,14 +16,14 @@ from foregrad.api.capture import capture_call
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.ingredients import differences
 from foregrad.cache.key.program_key import program_key
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 
-WAY = Way(compile_graph)
+WAY = Options(compile_graph)
 X = torch.ones(4, 3)
 
 
-def key(target, *args, way=WAY, state=()):
-    return program_key(fg.capture(target, *(args or (X,)), state=state), way)
+def key(target, *args, options=WAY, state=()):
+    return program_key(fg.capture(target, *(args or (X,)), state=state), options)
 
 
 def changed(old, new):
@@ -163,12 +163,12 @@ def test_a_training_step_has_a_key_that_stays():
     assert changed(made(), made()) == []
 
 
-def test_the_way_is_part_of_it():
+def test_the_options_are_part_of_it():
     def unused(program):
         return program
 
-    names = changed(key(lambda x: x), key(lambda x: x, way=Way(compile_graph, (unused,))))
-    assert "way: pass 0" in names
+    names = changed(key(lambda x: x), key(lambda x: x, options=Options(compile_graph, (unused,))))
+    assert "options: pass 0" in names
 
 
 def test_a_key_is_the_same_in_every_process():

@@ -15,7 +15,7 @@ from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.environment import environment_of
 from foregrad.cache.key.ingredients import differences
 from foregrad.cache.key.sources import sources_of
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 
 X = torch.ones(3)
 SCALE = 2
@@ -199,7 +199,7 @@ def test_a_compiled_module_is_known_by_what_it_compiles():
 
 
 def test_surroundings_are_part_of_the_key():
-    surroundings = environment_of(Way(compile_graph))
+    surroundings = environment_of(Options(compile_graph))
     found = sources_of(scaled, (X,), {}, environment=surroundings)
     assert set(found.unsure) <= set(sources_of(plain, (X,), {}).unsure)
     assert {"torch", "python", "foregrad", "backend", "target"} <= set(found.key.by_name)

@@ -24,17 +24,17 @@ from foregrad.record.lift.inputs import Lifted
 from foregrad.record.python.container_arguments import Edits
 from foregrad.record.results import reshaped_views
 from foregrad.regions.regions import region_notes
-from foregrad.runtime.build_options import Way
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.guards.assumptions import Assumptions
 from foregrad.runtime.guards.write_guards import GuardWriter
+from foregrad.runtime.options import Options
 from foregrad.runtime.sentinels import MISS, PYTHON
 
 
 def make_capture(
     captured: Captured,
-    way: Way,
+    options: Options,
     program: Program,
     args: Any,
     kwargs: Any,
@@ -46,11 +46,11 @@ def make_capture(
     """Compile a program, and write the call that guards and runs it."""
     source, sizes = Source(), captured.stage.recording.sizes
     source.namespace["MISS"] = MISS
-    with claimed_halves(way.cache, program, way, origin) as halves:
+    with claimed_halves(options.cache, program, options, origin) as halves:
         with source.block("def call(args, kwargs):"):
             GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
             known = (halves.forward, halves.backward)
-            compiled = CompiledStage(captured.stage, program, way, known, partial(_claimed, way, origin))
+            compiled = CompiledStage(captured.stage, program, options, known, partial(_claimed, options, origin))
             CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)
         if not captured.looked.guard.check():  # what was read has changed meanwhile: a library was imported, say
@@ -99,9 +99,9 @@ def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable
     return edited
 
 
-def _claimed(way: Way, origin: Origin, program: Program) -> AbstractContextManager[Halves]:
+def _claimed(options: Options, origin: Origin, program: Program) -> AbstractContextManager[Halves]:
     """The halves of a program of a capture whose backward is asked for later."""
-    return claimed_halves(way.cache, program, way, origin)
+    return claimed_halves(options.cache, program, options, origin)
 
 
 def _checks_overlap(program: Program, inputs: list[Lifted]) -> bool:

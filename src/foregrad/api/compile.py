@@ -10,12 +10,10 @@ import torch
 
 from foregrad.api.compiled import Compiled
 from foregrad.api.compiled_module import compile_module
-from foregrad.api.options import Choice, checked, checked_passes, for_backend, refuse_keywords
+from foregrad.api.options import Choice, options_of, refuse_keywords
 from foregrad.backends.backend import Backend
-from foregrad.backends.choose import choose, passes_for
-from foregrad.cache.serialize.cached_calls import cache_for
 from foregrad.cache.store.cache import Cache
-from foregrad.runtime.build_options import Pass, Way
+from foregrad.runtime.options import Pass
 
 
 def compile(
@@ -49,11 +47,17 @@ def compile(
     user's folder, for the backends that compile; a path, a URL or an `fg.Cache` is used with any; False keeps nothing.
     """
     refuse_keywords("fg.compile", others)
-    chosen = choose(backend, rng=rng, regions=regions)
-    varies = for_backend(checked(dynamic), chosen)
-    way = Way(chosen, (*checked_passes(passes), *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
+    options = options_of(
+        backend=backend,
+        passes=passes,
+        rng=rng,
+        regions=regions,
+        dynamic=dynamic,
+        cache=cache,
+        progress=progress,
+    )
     if isinstance(target, torch.nn.Module):
-        return compile_module(target, way)
+        return compile_module(target, options)
     if not callable(target):
         raise TypeError(f"fg.compile takes a function or a module, not a {type(target).__name__}")
-    return Compiled(target, way)
+    return Compiled(target, options)

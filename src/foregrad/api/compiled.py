@@ -20,8 +20,8 @@ from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
 from foregrad.process.progress import Timings, part, watched
 from foregrad.record.tracebacks import readable
-from foregrad.runtime.build_options import Way
 from foregrad.runtime.guards.dispatch import FEW, Dispatch
+from foregrad.runtime.options import Options
 from foregrad.runtime.sentinels import MISS
 from foregrad.torch_private.dispatch import under_foreign_control
 
@@ -40,19 +40,19 @@ if TYPE_CHECKING:
 _ATOMS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
 
 
-def compile_again(target: Any, way: Way) -> Compiled:
+def compile_again(target: Any, options: Options) -> Compiled:
     """A compiled function from a pickle."""
-    return Compiled(target, way.here())
+    return Compiled(target, options.here())
 
 
 class Compiled(WarmStarts):
     """A function that runs its captured programs."""
 
-    def __init__(self, target: Any, way: Way) -> None:
+    def __init__(self, target: Any, options: Options) -> None:
         functools.update_wrapper(self, target, updated=())
         self.name = getattr(target, "__qualname__", type(target).__name__)
         self._target = target
-        self.way = way
+        self.options = options
         self._lock = lock()
         self.captures: tuple[Capture, ...] = ()
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
@@ -138,50 +138,52 @@ class Compiled(WarmStarts):
         """What is known about sizes that vary."""
         from foregrad.api.dynamic import Dynamic
 
-        return Dynamic(self.way.dynamic)
+        return Dynamic(self.options.dynamic)
 
     def _best_capture(self, args: Any, kwargs: Any, origin: Origin) -> Capture:
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
-        if self.way.dynamic is False:
-            return self._new_capture(args, kwargs, self.way, origin)
+        if self.options.dynamic is False:
+            return self._new_capture(args, kwargs, self.options, origin)
         from foregrad.api.dynamic import NOT_KEPT
 
         plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, ""
         if plan.dims:
             try:
-                way = replace(self.way, cache=None)
-                found = replace(origin, reasons=(*origin.reasons, NOT_KEPT)) if self.way.cache is not None else origin
-                made = self._new_capture(args, kwargs, way, found, plan.dims)
+                options = replace(self.options, cache=None)
+                found = (
+                    replace(origin, reasons=(*origin.reasons, NOT_KEPT)) if self.options.cache is not None else origin
+                )
+                made = self._new_capture(args, kwargs, options, found, plan.dims)
             except Exception as error:  # noqa: BLE001  what the function itself raises, it raises below
                 refusal = str(error) or type(error).__name__
-        made = made or self._new_capture(args, kwargs, self.way, origin)
+        made = made or self._new_capture(args, kwargs, self.options, origin)
         self._dynamic.add(plan, made.conditions, refusal)
         why = self._dynamic.why_fixed(plan)
         return replace(made, reason=(plan.reason or made.reason) + (f"; {why}" if why else ""), fixed=refusal)
 
     def _new_capture(
-        self, args: Any, kwargs: Any, way: Way, origin: Origin | None = None, dims: Dimensions | None = None
+        self, args: Any, kwargs: Any, options: Options, origin: Origin | None = None, dims: Dimensions | None = None
     ) -> Capture:
         from foregrad.runtime.guards.reasons import describe_call, reason_for
 
         timings = Timings()
-        with watched(timings, self.name, show=way.shows_progress):
+        with watched(timings, self.name, show=options.shows_progress):
             with part("record"):
                 captured = self._record(args, kwargs, dims)
-            twins = self._twins(captured, args, kwargs, way, dims) if dims else None
+            twins = self._twins(captured, args, kwargs, options, dims) if dims else None
             with part("passes"):
-                program = captured.program.apply(way.passes)
+                program = captured.program.apply(options.passes)
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures], self._changed())
             made = self._make(
-                captured, way, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
+                captured, options, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
             )
             if twins is not None:
                 made.stage.twin, twins.expected = twins, str(made.program)
             return made
 
-    def _stage_of(self, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> CompiledStage:
-        made = self._new_capture(args, kwargs, way, dims=dims)
+    def _stage_of(self, args: Any, kwargs: Any, options: Options, dims: Dimensions) -> CompiledStage:
+        made = self._new_capture(args, kwargs, options, dims=dims)
         self.captures = (*self.captures, made)
         return made.stage
 
@@ -189,16 +191,16 @@ class Compiled(WarmStarts):
         """What has changed in Python since each capture, or by its own doing."""
         return [why for made in self.captures if (why := "; ".join(made.once) or made.python.why)]
 
-    def _twins(self, captured: Captured, args: Any, kwargs: Any, way: Way, dims: Dimensions) -> Twins:
+    def _twins(self, captured: Captured, args: Any, kwargs: Any, options: Options, dims: Dimensions) -> Twins:
         from foregrad.api.rerecord_sizes import Twins
 
-        quiet, bare = replace(way, shows_progress=False), self._bare()
+        quiet, bare = replace(options, shows_progress=False), self._bare()
         return Twins(captured.stage.recording, args, kwargs, lambda a, k: bare._stage_of(a, k, quiet, dims))
 
-    def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
+    def _make(self, captured: Captured, options: Options, *rest: Any) -> Capture:
         from foregrad.api.assemble import make_capture
 
-        return make_capture(captured, way, *rest)
+        return make_capture(captured, options, *rest)
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         from foregrad.api.capture import capture_call
@@ -215,7 +217,7 @@ class Compiled(WarmStarts):
         """Say of a call that was found in a cache what its capture has said in another process."""
         if self._python != "allow":
             warn_of_python(self.name, found.does, self._named, self._instead)
-        if self.way.dynamic is not False:
+        if self.options.dynamic is not False:
             self._dynamic.add(self._dynamic.plan(self._target, args, kwargs), refusal=found.fixed)
 
     def verify(self, /, *args: Any, **kwargs: Any) -> Verification:
@@ -227,8 +229,8 @@ class Compiled(WarmStarts):
         from foregrad.api.verify_call import Checker, Compared, Verification
         from foregrad.record.origins import definition
 
-        checker = Checker(self.way.backend)
-        made = self._new_capture(args, kwargs, replace(self.way, backend=checker))
+        checker = Checker(self.options.backend)
+        made = self._new_capture(args, kwargs, replace(self.options, backend=checker))
         checker.program = made.program
         if made.program.signature.inputs_of("token", "token in backward"):
             raise CaptureError(
@@ -262,16 +264,16 @@ class Compiled(WarmStarts):
     def __copy__(self) -> Compiled:
         """Functions and methods are not copied by Python; objects that can be called are."""
         target = self._target if isinstance(self._target, _ATOMS) else copy.copy(self._target)
-        return self if target is self._target else Compiled(target, self.way)
+        return self if target is self._target else Compiled(target, self.options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Compiled:
         """What is bound to an object is bound to the copy of it, and captures programs of its own."""
         target = copy.deepcopy(self._target, memo)
-        return self if target is self._target else Compiled(target, self.way)
+        return self if target is self._target else Compiled(target, self.options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles as functions do, by name, with the options: no program goes along."""
-        return self.name if self._has_name() else (compile_again, (self._target, self.way))
+        return self.name if self._has_name() else (compile_again, (self._target, self.options))
 
     def _has_name(self) -> bool:
         """Whether it is what its module or class has under the name of the target: it was compiled by a decorator."""

@@ -18,7 +18,7 @@ from torch.nn.parameter import is_lazy as is_uninitialized
 from foregrad.api.compiled import Compiled
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.tracebacks import readable
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
@@ -71,17 +71,17 @@ class CompiledForward:
 
     def __copy__(self) -> Any:
         compiled = compiled_of(self)
-        return compile_module(copy.copy(compiled.target), compiled.way)
+        return compile_module(copy.copy(compiled.target), compiled.options)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         compiled = compiled_of(self)
         twin = copy.deepcopy(compiled.target, memo)
-        return compile_module(twin, compiled.way)
+        return compile_module(twin, compiled.options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles as the module does, with the options: what is loaded is compiled, and has no programs yet."""
         compiled = compiled_of(self)
-        return compile_module_again, (compiled.target, compiled.way)
+        return compile_module_again, (compiled.target, compiled.options)
 
 
 def _call_lazy(self: Any, /, *args: Any, **kwargs: Any) -> Any:
@@ -97,18 +97,18 @@ def is_lazy(module: torch.nn.Module) -> bool:
     return any(is_uninitialized(p) for p in (*module.parameters(), *module.buffers()))
 
 
-def compile_module(module: torch.nn.Module, way: Way) -> Any:
+def compile_module(module: torch.nn.Module, options: Options) -> Any:
     """A twin of a module that shares all its state, and runs captured programs."""
     refuse_native(module)
     made: Any = object.__new__(_class_for(module))
     object.__setattr__(made, "__dict__", module.__dict__)
-    object.__setattr__(made, "_foregrad", ForwardOf(module, way))
+    object.__setattr__(made, "_foregrad", ForwardOf(module, options))
     return made
 
 
-def compile_module_again(module: torch.nn.Module, way: Way) -> Any:
+def compile_module_again(module: torch.nn.Module, options: Options) -> Any:
     """A compiled module from a pickle."""
-    return compile_module(module, way.here())
+    return compile_module(module, options.here())
 
 
 def compiled_of(module: Any) -> ForwardOf:
@@ -121,8 +121,8 @@ def compiled_of(module: Any) -> ForwardOf:
 class ForwardOf(Compiled):
     """The programs captured of a module's forward: that of its class, or one that was set on the module."""
 
-    def __init__(self, module: torch.nn.Module, way: Way, forward: Callable[..., Any] | None = None) -> None:
-        super().__init__(forward or type(module).forward.__get__(module), way)
+    def __init__(self, module: torch.nn.Module, options: Options, forward: Callable[..., Any] | None = None) -> None:
+        super().__init__(forward or type(module).forward.__get__(module), options)
         self.target = module
         self._is_set = forward is not None
         self._replaced: ForwardOf | None = None
@@ -130,7 +130,7 @@ class ForwardOf(Compiled):
     def replaced_by(self, forward: Callable[..., Any]) -> ForwardOf:
         """The programs of a forward that was set on the module; it may call this one."""
         if self._replaced is None or self._replaced._target is not forward:
-            self._replaced = ForwardOf(self.target, self.way, forward)
+            self._replaced = ForwardOf(self.target, self.options, forward)
         return self._replaced
 
     _kind = "module"

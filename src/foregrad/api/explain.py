@@ -136,7 +136,7 @@ def explain(compiled: Any) -> Explanation | LoadedExplanation:
     if not isinstance(function, Compiled):
         raise TypeError(f"explain takes what fg.compile, fg.step or fg.load returned, not a {type(compiled).__name__}")
     captures = function.captures
-    kept = _kept(function.way.cache) if any(map(_missed, captures)) else []
+    kept = _kept(function.options.cache) if any(map(_missed, captures)) else []
     later = [made.origin.key for made in captures]  # what was kept after a capture says nothing about it
     return Explanation(
         function.name,

@@ -1,20 +1,42 @@
-"""Choice: which sizes of arguments vary, as a user says it."""
+"""Options of `fg.compile` and `fg.step`, as the user says them, checked at once."""
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Mapping
 from typing import Any
 
 from foregrad.backends.backend import Backend
+from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
+from foregrad.cache.serialize.cached_calls import cache_for
+from foregrad.cache.store.cache import Cache
+from foregrad.runtime.options import Options
 
 #: All dimensions, none, those that have changed (None), or these by the name of the argument.
 Choice = bool | Mapping[str, tuple[int, ...]] | None
 
 
-def checked(dynamic: Any) -> Choice:
-    """What a user has said, if it can be meant."""
+def options_of(
+    *,
+    backend: str | Backend | None,
+    passes: Any,
+    rng: str,
+    regions: str,
+    dynamic: Any,
+    cache: bool | str | os.PathLike[str] | Cache,
+    progress: bool,
+) -> Options:
+    """The options of a compiled function or step."""
+    chosen = choose(backend, rng=rng, regions=regions)
+    varies = _for_backend(_checked(dynamic), chosen)
+    every_pass = (*_checked_passes(passes), *passes_for(chosen))
+    return Options(chosen, every_pass, progress, cache_for(cache, chosen), varies)
+
+
+def _checked(dynamic: Any) -> Choice:
+    """What a user has said of sizes, if it can be meant."""
     if dynamic is None or isinstance(dynamic, bool):
         return dynamic
     if not isinstance(dynamic, Mapping):
@@ -25,7 +47,7 @@ def checked(dynamic: Any) -> Choice:
     return dims
 
 
-def checked_passes(passes: Any) -> tuple[Any, ...]:
+def _checked_passes(passes: Any) -> tuple[Any, ...]:
     """Passes that a user has given, if they are functions."""
     found = tuple(passes) if isinstance(passes, (list, tuple)) else None
     if found is None or not all(map(callable, found)):
@@ -54,10 +76,10 @@ def refuse_keywords(where: str, given: Mapping[str, Any]) -> None:
         raise TypeError(f"{where} got an unexpected keyword argument {name!r}")
 
 
-def for_backend(choice: Choice, backend: Backend) -> Choice:
+def _for_backend(choice: Choice, backend: Backend) -> Choice:
     """What is done with a backend: compilers make a program for each size."""
     if backend is compile_graph:
         return choice
     if choice:
-        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=3)
+        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=4)
     return False

@@ -12,16 +12,15 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.api.captured import Capture
 from foregrad.api.compiled import Compiled
-from foregrad.api.options import Choice, checked, checked_passes, for_backend, refuse_keywords
+from foregrad.api.options import Choice, options_of, refuse_keywords
 from foregrad.backends.backend import Backend
-from foregrad.backends.choose import choose, passes_for
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.sources import Sources
-from foregrad.cache.serialize.cached_calls import Origin, cache_for
+from foregrad.cache.serialize.cached_calls import Origin
 from foregrad.cache.serialize.lookup import Lookup
 from foregrad.cache.store.cache import Cache
 from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
-from foregrad.runtime.build_options import Pass, Way
+from foregrad.runtime.options import Options, Pass
 from foregrad.torch_private.native_code import has_hidden_hooks
 from foregrad.torch_private.training import tell_it_steps
 
@@ -67,10 +66,16 @@ def step(
         raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
         _check(one)
-    chosen = choose(backend, rng=rng, regions=regions)
-    varies = for_backend(checked(dynamic), chosen)
-    way = Way(chosen, (*checked_passes(passes), *passes_for(chosen)), progress, cache_for(cache, chosen), varies)
-    return lambda function: Step(function, way, state, python)
+    options = options_of(
+        backend=backend,
+        passes=passes,
+        rng=rng,
+        regions=regions,
+        dynamic=dynamic,
+        cache=cache,
+        progress=progress,
+    )
+    return lambda function: Step(function, options, state, python)
 
 
 def _check(one: Any) -> None:
@@ -91,8 +96,8 @@ def _check(one: Any) -> None:
 class Step(Compiled):
     """A training step that runs its captured programs."""
 
-    def __init__(self, function: Callable[..., Any], way: Way, state: tuple[Any, ...], python: str) -> None:
-        super().__init__(function, way)
+    def __init__(self, function: Callable[..., Any], options: Options, state: tuple[Any, ...], python: str) -> None:
+        super().__init__(function, options)
         self.state = state
         self._python = python
         self._does_more = False  # whether the last capture did something in Python
@@ -123,8 +128,8 @@ class Step(Compiled):
     def _state(self) -> tuple[Any, ...]:
         return self.state
 
-    def _options(self) -> dict[str, Any]:
-        return {**super()._options(), "python": self._python}
+    def _in_key(self) -> dict[str, Any]:
+        return {**super()._in_key(), "python": self._python}
 
     def _sources(self, args: Any, kwargs: Any) -> Sources | None:
         found = super()._sources(args, kwargs)
@@ -158,12 +163,12 @@ class Step(Compiled):
         self._does_more = bool(captured.changes)
         return self._told(captured)
 
-    def _make(self, captured: Captured, way: Way, *rest: Any) -> Capture:
+    def _make(self, captured: Captured, options: Options, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""
-        if captured.creates_state and way.backend is self.way.backend:
-            made = super()._make(captured, self._way_of(captured), *rest)
+        if captured.creates_state and options.backend is self.options.backend:
+            made = super()._make(captured, self._options_of(captured), *rest)
             return replace(made, reason=f"{made.reason}; it creates state, so it runs once, op by op")
-        return super()._make(captured, way, *rest)
+        return super()._make(captured, options, *rest)
 
-    def _way_of(self, captured: Captured) -> Way:
-        return replace(self.way, backend=compile_graph) if captured.creates_state else self.way
+    def _options_of(self, captured: Captured) -> Options:
+        return replace(self.options, backend=compile_graph) if captured.creates_state else self.options

@@ -21,8 +21,8 @@ from foregrad.cache.serialize.lookup import Lookup, ReadCall
 from foregrad.cache.serialize.state_places import Places
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import bind_arguments
-from foregrad.runtime.build_options import Way
 from foregrad.runtime.guards.dispatch import Dispatch
+from foregrad.runtime.options import Options
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
@@ -45,7 +45,7 @@ class WarmStarts:
 
     _kind: str
     name: str
-    way: Way
+    options: Options
     captures: tuple[Capture, ...]
     _target: Any
     _lock: threading.RLock
@@ -60,15 +60,15 @@ class WarmStarts:
 
     def _sources(self, args: Any, kwargs: Any) -> Sources | None:
         """The key of the call from its sources; None where nothing is kept."""
-        if self.way.cache is None:
+        if self.options.cache is None:
             return None
-        environment = environment_of_sources(self.way, kind=self._kind, **self._options())
+        environment = environment_of_sources(self.options, kind=self._kind, **self._in_key())
         found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
         return replace(found, unsure=(*found.unsure, *not_made_again(bind_arguments(self._target, args, kwargs))))
 
-    def _options(self) -> dict[str, Any]:
+    def _in_key(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {"dynamic": self.way.dynamic}
+        return {"dynamic": self.options.dynamic}
 
     def _places(self) -> Places:
         return Places(self._state(), self._target, hooks=True)
@@ -77,7 +77,7 @@ class WarmStarts:
         sources = self._sources(args, kwargs)
         if sources is None:
             return None
-        return Lookup(self.way.cache, self.name, sources, self._target, args, kwargs, self._state())
+        return Lookup(self.options.cache, self.name, sources, self._target, args, kwargs, self._state())
 
     def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | Origin:
         if lookup is None:
@@ -96,7 +96,7 @@ class WarmStarts:
         if call.key in self._wrong:
             return self._wrong[call.key]
         again = Again(self.name, args, kwargs, functools.partial(self._bare()._recorded, lookup.once_made(), call))
-        found = find_call(self.way.cache, call.key, self._places(), again)
+        found = find_call(self.options.cache, call.key, self._places(), again)
         if isinstance(found, Origin):
             return found
         about = found.about
@@ -120,7 +120,7 @@ class WarmStarts:
             does=_changes(about["does"]),
             fixed=about["fixed"],
         )
-        return self._checked(capture, found, args, kwargs) if self.way.cache.draws_check() else capture
+        return self._checked(capture, found, args, kwargs) if self.options.cache.draws_check() else capture
 
     # -- checking ---------------------------------------------------------------------------------------
 
@@ -134,7 +134,7 @@ class WarmStarts:
 
         if not can_be_copied():
             return self._settle(capture, compare())
-        self.way.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
+        self.options.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
         return capture
 
     def _key_of(self, args: Any, kwargs: Any) -> Key:
@@ -144,7 +144,7 @@ class WarmStarts:
 
         with one_thread():  # a copy of the process has no others
             captured = self._record(args, kwargs)
-        return program_key(captured.program.apply(self.way.passes), self._way_of(captured))
+        return program_key(captured.program.apply(self.options.passes), self._options_of(captured))
 
     def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
         """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
@@ -165,7 +165,7 @@ class WarmStarts:
             self.captures = tuple(one for one in self.captures if one is not found)
             self._calls = tuple(call for call in self._calls if call is not found.call)
             self._dispatch = Dispatch()  # a call that runs now may still note the old one
-        stays = self.way.cache.delete(origin.key)
+        stays = self.options.cache.delete(origin.key)
         done = f"The entry could not be removed: {stays}. Later" if stays else "The entry was removed. Later"
         lines = "\n".join(answer)
         self._warn(
@@ -186,7 +186,7 @@ class WarmStarts:
     # -- keeping ----------------------------------------------------------------------------------------
 
     def _recorded(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
-        made = self._new_capture(args, kwargs, self.way)
+        made = self._new_capture(args, kwargs, self.options)
         self.captures = (*self.captures, made)
         made.stage.on_backward = self._later(ToKeep(made, lookup, call))
         return made.stage, made.contents
@@ -227,7 +227,7 @@ class WarmStarts:
         }
         assert made.program_key is not None
         why = self._why_not_kept() or keep_call(
-            self.way.cache, call.sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about
+            self.options.cache, call.sources, self._places(), [made.call, *made.stage.cut_runs], made.program_key, about
         )
         if why is None:
             lookup.keep(call)
@@ -257,15 +257,15 @@ class WarmStarts:
         """The modules, optimizers and tensors whose contents the programs read and write."""
         return ()
 
-    def _new_capture(self, args: Any, kwargs: Any, way: Way) -> Capture:
+    def _new_capture(self, args: Any, kwargs: Any, options: Options) -> Capture:
         raise NotImplementedError
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         raise NotImplementedError
 
-    def _way_of(self, captured: Captured) -> Way:
+    def _options_of(self, captured: Captured) -> Options:
         """How a captured program is made to run."""
-        return self.way
+        return self.options
 
 
 def _changes(kept: list[list[str]]) -> tuple[Change, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Callable
 from functools import cache
@@ -12,6 +11,7 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.compiling import AOTI, Inductor, compiles
 from foregrad.backends.eager import compile_graph
 from foregrad.backends.toolchain import compiler
+from foregrad.process.environment import BACKEND, WINOGRAD
 
 if TYPE_CHECKING:
     from foregrad.program.program import Program
@@ -45,7 +45,7 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
         raise ValueError(f'regions is "auto" or "off", not {regions!r}')
     if callable(backend):
         return backend
-    name = backend if backend is not None else os.environ.get("FOREGRAD_BACKEND") or "inductor"
+    name = backend if backend is not None else BACKEND.value or "inductor"
     if name not in NAMES:
         raise ValueError(f"there is no backend {name!r}; there are {', '.join(NAMES)}, or a function of your own")
     if name != "eager" and compiler() is None:
@@ -55,7 +55,7 @@ def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = 
         return compile_graph
     if name == "aoti":
         return AOTI(rng=rng)
-    return Inductor(rng=rng, regions=regions, winograd=os.environ.get("FOREGRAD_WINOGRAD") != "off")
+    return Inductor(rng=rng, regions=regions, winograd=not WINOGRAD.is_off)
 
 
 def on_this_machine(backend: Backend) -> Backend:

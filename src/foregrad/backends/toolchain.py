@@ -24,13 +24,14 @@ from typing import Any
 import torch
 
 from foregrad.process import children
+from foregrad.process.environment import CXX
 from foregrad.process.folders import code_folder
 
 
 @cache
 def compiler() -> str | None:
     """The path of a C++ compiler, or None."""
-    names = [os.environ["CXX"]] if os.environ.get("CXX") else ["g++", "c++", "clang++"]
+    names = [CXX.value] if CXX.value else ["g++", "c++", "clang++"]
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
@@ -52,7 +53,7 @@ def prepare() -> Toolchain:
     toolchain = Toolchain.of(path)
     end_with_this_process()
     build_with(builds.run)
-    use_compiler(os.environ.get("CXX") or Path(path).name)
+    use_compiler(CXX.value or Path(path).name)
     try:
         toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
     finally:

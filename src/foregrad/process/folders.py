@@ -13,6 +13,8 @@ import tempfile
 from functools import cache
 from pathlib import Path
 
+from foregrad.process.environment import CACHE_DIR, CONFIG_DIR, XDG_CACHE_HOME, XDG_CONFIG_HOME
+
 log = logging.getLogger("foregrad")
 
 _MOST_LINKS = 40
@@ -20,16 +22,16 @@ _MOST_LINKS = 40
 
 def cache_folder() -> Path:
     """Where foregrad keeps what outlives a process: `FOREGRAD_CACHE_DIR`, else the user's cache folder."""
-    if chosen := os.environ.get("FOREGRAD_CACHE_DIR"):
+    if chosen := CACHE_DIR.value:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "foregrad"
+    return Path(XDG_CACHE_HOME.value or Path.home() / ".cache") / "foregrad"
 
 
 def config_folder() -> Path:
     """Where foregrad keeps what the user has decided: `FOREGRAD_CONFIG_DIR`, else the user's configuration folder."""
-    if chosen := os.environ.get("FOREGRAD_CONFIG_DIR"):
+    if chosen := CONFIG_DIR.value:
         return Path(chosen)
-    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "foregrad"
+    return Path(XDG_CONFIG_HOME.value or Path.home() / ".config") / "foregrad"
 
 
 def code_folder() -> Path:

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
 import sys
 from functools import cache
 from typing import Any
+
+from foregrad.process.environment import KEEP_MEMORY, MALLOC
 
 #: What glibc's `mallopt` calls them: free bytes at the end of the heap from which on they go back to the system, and
 #: bytes from which on memory is not taken from the heap at all.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 #: The most that is kept, and the most that glibc allows there.
 _MOST_KEPT, _LARGEST = 1 << 30, 32 << 20
-_CHOSEN_BY_USER = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
 
 
 @cache
 def keep_freed_memory() -> None:
     """From now on, up to 1 GiB of it; once for a process. Not if the user has said how memory is kept."""
-    if os.environ.get("FOREGRAD_KEEP_MEMORY") == "off" or any(name in os.environ for name in _CHOSEN_BY_USER):
+    if KEEP_MEMORY.is_off or any(one.value for one in MALLOC):
         return
     mallopt = _of_malloc("mallopt")
     if mallopt is not None:

@@ -11,7 +11,6 @@ Elsewhere each part is a log line of the logger `foregrad`. `FOREGRAD_PROGRESS=o
 from __future__ import annotations
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any
+
+from foregrad.process.environment import PROGRESS
 
 log = logging.getLogger("foregrad")
 
@@ -63,7 +64,7 @@ class _Watch:
         self.timings = timings
         self.depth = 0
         self.title = title
-        self.is_shown = show and os.environ.get("FOREGRAD_PROGRESS") != "off"
+        self.is_shown = show and not PROGRESS.is_off
         self.began = time.perf_counter()
         self.status: Any = None
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from types import TracebackType
 
 from foregrad.core.errors import ForegradError
+from foregrad.process.environment import TRACEBACK
 from foregrad.process.package import FOLDER
 from foregrad.record.frames import is_installed, is_ours, is_users, steps_of
-
-#: FOREGRAD_TRACEBACK=full leaves errors as they are raised.
-ENVIRONMENT = "FOREGRAD_TRACEBACK"
 
 
 def readable(error: Exception) -> Exception:
@@ -19,7 +16,7 @@ def readable(error: Exception) -> Exception:
     A refusal keeps the user's own frames and the innermost one of a library, and stands alone. An error that the user's
     function raises while it is recorded keeps the frames that it has in eager. What else is raised stays as it is.
     """
-    if os.environ.get(ENVIRONMENT) == "full":
+    if TRACEBACK.value == "full":
         return error
     steps = steps_of(error.__traceback__)
     if isinstance(error, ForegradError):

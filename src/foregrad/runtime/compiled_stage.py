@@ -31,10 +31,10 @@ from foregrad.record.recording import Layouts, usual_layouts
 from foregrad.record.symbols.dimensions import Assumed, symbolic_strides
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, run_compiled
-from foregrad.runtime.build_options import Claim, Way, claim_nothing
 from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.fallback_warnings import slow_parts, warn_of_slow_parts
 from foregrad.runtime.late_backward import refuse_late, run_engine, survey_of
+from foregrad.runtime.options import Claim, Options, claim_nothing
 from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.runtime.tangents import Asked, Tangents
 
@@ -49,7 +49,7 @@ class CompiledStage:
         self,
         stage: Stage,
         program: Program,
-        way: Way,
+        options: Options,
         known: tuple[Runner | None, ...] = (None, None),
         claim: Claim = claim_nothing,
     ) -> None:
@@ -59,10 +59,10 @@ class CompiledStage:
         self.on_backward: Callable[[], None] = lambda: None  # told when there is one more backward
         self.sizes = stage.recording.sizes
         self.program = program
-        self._way = way
+        self._way = options
         self.halves: Halves = program.halves
         is_differentiated = stage.phase > 0 or any(base.needs_tangent for base in stage.results.bases)
-        self.donation = donate(program) if not is_differentiated and can_write(way.backend) else None
+        self.donation = donate(program) if not is_differentiated and can_write(options.backend) else None
         written = self.donation.graph if self.donation else self.halves.forward
         forward = self._start(written, "forward", known[0])  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]

@@ -20,8 +20,8 @@ from types import ModuleType
 from typing import Any
 
 from foregrad.core.errors import UntrustedArtifact
+from foregrad.process.environment import CACHE_KEY
 
-ENVIRONMENT = "FOREGRAD_CACHE_KEY"
 MOST_CHARACTERS = 4096  # of a file with a key, which may be a device that never ends
 
 _MAKE_ONE = "`openssl rand -hex 32` makes one"
@@ -176,8 +176,7 @@ def key_from_file(path: Path) -> Key:
 
 def key_from_environment() -> Key | None:
     """The key in `FOREGRAD_CACHE_KEY`, None if that is not set."""
-    text = os.environ.get(ENVIRONMENT)
-    return parse_key(text, ENVIRONMENT) if text else None
+    return parse_key(CACHE_KEY.value, CACHE_KEY.name) if CACHE_KEY.value else None
 
 
 def _untrusted(where: str, what: str, trust: Trust) -> UntrustedArtifact:

@@ -28,35 +28,35 @@ from foregrad.cache.key.settings import environment_of_libraries, settings
 from foregrad.cache.key.sources import Sources, sources_of_code
 from foregrad.cache.key.user_code import user_code
 from foregrad.process.package import FOLDER
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 from foregrad.torch_private.global_state import foreign_decompositions, foreign_fakes, global_state
 
 
-def environment_of_sources(way: Way, **options: Any) -> Sources:
+def environment_of_sources(options: Options, **extra: Any) -> Sources:
     """All ingredients of a call that is not captured yet which do not depend on the function: beside those of every
     program, what the Python of a capture may meet."""
-    found = environment_of(way, **options)
+    found = environment_of(options, **extra)
     return Sources(Key((*found.key.ingredients, installed(), *settings(), *user_code())), found.unsure)
 
 
-def environment_of(way: Way, **options: Any) -> Sources:
-    """All ingredients of a program that do not depend on what is captured; `options` are plain values that change the
+def environment_of(options: Options, **extra: Any) -> Sources:
+    """All ingredients of a program that do not depend on what is captured; `extra` are plain values that change the
     capture."""
-    compiles = isinstance(way.backend, (Inductor, AOTI))
+    compiles = isinstance(options.backend, (Inductor, AOTI))
     found = [
         *software(),
         environment_of_libraries(),
         Ingredient.of("settings of torch", _lines(global_state())),
-        _backend(way.backend),
+        _backend(options.backend),
     ]
     found += machine() if compiles else ()
-    found += [Ingredient.of(f"option {name}", repr(value)) for name, value in sorted(options.items())]
-    own: dict[str, Any] = {f"pass {place}": one for place, one in enumerate(way.passes)}
-    if not compiles and way.backend is not compile_graph:
-        own["backend"] = way.backend
+    found += [Ingredient.of(f"option {name}", repr(value)) for name, value in sorted(extra.items())]
+    own: dict[str, Any] = {f"pass {place}": one for place, one in enumerate(options.passes)}
+    if not compiles and options.backend is not compile_graph:
+        own["backend"] = options.backend
     own |= {f"decomposition of {op}": function for op, function in foreign_decompositions(_is_foreign)}
     own |= {f"fake kernel of {op}": function for op, function in foreign_fakes(_is_foreign)}
-    code = sources_of_code("way: ", own)
+    code = sources_of_code("options: ", own)
     return Sources(Key((*found, *code.key.ingredients)), code.unsure)
 
 
@@ -110,8 +110,8 @@ def _backend(backend: Backend) -> Ingredient:
     if backend is compile_graph:
         return Ingredient.of("backend", "eager")
     if isinstance(backend, (Inductor, AOTI)):
-        options = [f"{one.name}={getattr(backend, one.name)!r}" for one in dataclasses.fields(backend)]
-        return Ingredient.of("backend", f"{type(backend).__name__.lower()} {' '.join(options)}")
+        extra = [f"{one.name}={getattr(backend, one.name)!r}" for one in dataclasses.fields(backend)]
+        return Ingredient.of("backend", f"{type(backend).__name__.lower()} {' '.join(extra)}")
     return Ingredient.of("backend", "the user's own")
 
 

@@ -28,19 +28,19 @@ from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Alias, Storage
-from foregrad.runtime.build_options import Way
+from foregrad.runtime.options import Options
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.fake_tensors import FakeTensor
 
 
-def program_key(program: Program, way: Way, **options: Any) -> Key:
+def program_key(program: Program, options: Options, **extra: Any) -> Key:
     """All ingredients of a program: what it computes, how it is called, the ops of the user's, the surroundings."""
     walk = Walk(SHOWERS)
     writer = _Writer(walk, program)
     walk.add("program", writer.graph())
     walk.add("signature", writer.signature())
     walk.add("calling", writer.calling(program.calling))
-    return Key((*environment_of(way, **options).key.ingredients, *finish(walk).key.ingredients))
+    return Key((*environment_of(options, **extra).key.ingredients, *finish(walk).key.ingredients))
 
 
 def contents_digest(key: Key) -> str:

@@ -24,8 +24,8 @@ from foregrad.cache.store.layer import Hit
 from foregrad.core.errors import CannotKeep, ForegradError
 from foregrad.process.progress import log, part
 from foregrad.program.program import Program
-from foregrad.runtime.build_options import Known, Way
 from foregrad.runtime.fallback_warnings import check_compiled
+from foregrad.runtime.options import Known, Options
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class Halves(Known):
 
 
 @contextmanager
-def claimed_halves(store: Cache | None, program: Program, way: Way, before: Origin) -> Iterator[Halves]:
+def claimed_halves(store: Cache | None, program: Program, options: Options, before: Origin) -> Iterator[Halves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
         yield Halves(origin=before)
         return
     with part("look for a program"):
-        key = program_key(program, way)
+        key = program_key(program, options)
     ours = Halves(keep=partial(_keep_halves, store, key, program, (None, None)), key=key, origin=before)
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest, _patience(program)) as claim:

@@ -29,6 +29,7 @@ from foregrad.cache.store.folder import Folder
 from foregrad.cache.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
 from foregrad.cache.store.seal import PLAIN, Seal
 from foregrad.core.errors import CannotKeep
+from foregrad.process.environment import CACHE_VERIFY
 from foregrad.process.folders import cache_folder
 from foregrad.process.forks import lock
 
@@ -313,9 +314,9 @@ def default_folder() -> Path:
 
 def named_rate() -> int | None:
     """What `FOREGRAD_CACHE_VERIFY` says: one in how many calls that are found is captured all the same."""
-    named = os.environ.get("FOREGRAD_CACHE_VERIFY") or None
+    named = CACHE_VERIFY.value or None
     if named is not None and not (named.isdecimal() and int(named)):
-        raise ValueError(f"FOREGRAD_CACHE_VERIFY is a number, 1 or more, not {named!r}")
+        raise ValueError(f"{CACHE_VERIFY.name} is a number, 1 or more, not {named!r}")
     return None if named is None else int(named)
 
 

@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from foregrad.process.environment import CACHE
+
 #: What `FOREGRAD_CACHE` says for this user's cache, and for none.
 _ON, _OFF = ("1", "on", "true", "yes"), ("0", "off", "false", "no", "none")
 
@@ -54,7 +56,7 @@ def anywhere(part: Any) -> Any:
 
 def named_place() -> str | None:
     """What `FOREGRAD_CACHE` says: a path or URL to use for this user's cache, or `off`; None if it says nothing."""
-    named = os.environ.get("FOREGRAD_CACHE", "").strip()
+    named = CACHE.value
     if named.lower() in _OFF:
         return "off"
     return None if named.lower() in ("", *_ON) else named

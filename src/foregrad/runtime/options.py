@@ -1,4 +1,4 @@
-"""Way: how programs are made to run."""
+"""Options: how programs are made to run."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Pass = Callable[["Program"], "Program"]
 
 
 @dataclass(frozen=True)
-class Way:
-    """What changes programs first, what compiles them, and where they are kept."""
+class Options:
+    """The options of a compiled function or step, after they were checked. `docs/options.md` says who needs which."""
 
-    backend: Backend
-    passes: tuple[Pass, ...] = ()
+    backend: Backend  # with `rng` and `regions`; in the key
+    passes: tuple[Pass, ...] = ()  # the user's, then those of the backend; in the key
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
-    dynamic: Any = False  # which sizes vary: `dynamic.Choice`
+    dynamic: Any = False  # which sizes vary: `api.options.Choice`; in the key
 
-    def here(self) -> Way:
+    def here(self) -> Options:
         """The same in another process, perhaps on another machine."""
         backend = on_this_machine(self.backend)
         if backend is self.backend:
