@@ -16,7 +16,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.backends.cpp_wrapper import Made, Plan, Result, native
+from foregrad.backends.cpp_wrapper import CallPlan, Result, ScratchMemory, native
 from foregrad.backends.kernels import build as kernels
 from foregrad.backends.kernels.buffer_layout import arranged, arranged_in_order
 from foregrad.backends.kernels.products import PRODUCTS, Matrix, product_call
@@ -45,8 +45,8 @@ INPUTS = [torch.empty(4, 8), torch.empty(3, 8)]
 def test_calls_of_kernels_and_products_become_one_function():
     made = native(MODULE.format(more="del buf0"), ["cpp_fused_0"], INPUTS)
     assert made is not None
-    assert made.plan == Plan(
-        made=(Made("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),),
+    assert made.plan == CallPlan(
+        made=(ScratchMemory("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),),
         num_bytes=128,
         passed=(0, 1, 2, 3),
         results=(Result(2, (3, 2), (2, 1), 6, 4, False), None, Result(0, (4, 8), (8, 1), 0, 4, True)),
@@ -60,12 +60,12 @@ def test_memory_is_made_as_the_only_tensor_that_is_returned_of_it():
     whole = MODULE.replace("(3, 2), (2, 1), 6", "(2, 6), (6, 1), 0")
     made = native(whole.format(more="del buf0"), ["cpp_fused_0"], INPUTS)
     assert made is not None
-    assert made.plan.made == (Made("empty_strided_cpu((2, 6), (6, 1), torch.float32)", 48),)
+    assert made.plan.made == (ScratchMemory("empty_strided_cpu((2, 6), (6, 1), torch.float32)", 48),)
     assert made.plan.results[0] == Result(2, (2, 6), (6, 1), 0, 4, True)
 
     twice = native(whole.replace("None, arg0_1", "buf1").format(more="del buf0"), ["cpp_fused_0"], INPUTS)
     assert twice is not None
-    assert twice.plan.made == (Made("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),)
+    assert twice.plan.made == (ScratchMemory("empty_strided_cpu((4, 3), (3, 1), torch.float32)", 48),)
     assert [r.is_whole for r in twice.plan.results] == [False, True]
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.backends import toolchain
-from foregrad.backends.cpp_wrapper import Made, Plan, Result
+from foregrad.backends.cpp_wrapper import CallPlan, Result, ScratchMemory
 from foregrad.backends.kernels.call_sequence import Series
 from foregrad.backends.kernels.write_call_sequence import Function, stretches
 from foregrad.backends.stitch import _taken, stitch
@@ -50,7 +50,7 @@ def add_one(given, scratch, made):
 
 
 def with_scratch(machine, results=(WHOLE,)):
-    plan = Plan(made=(Made(MADE, 16),), num_bytes=16, passed=(0, 2, 1), results=results)
+    plan = CallPlan(made=(ScratchMemory(MADE, 16),), num_bytes=16, passed=(0, 2, 1), results=results)
     return machine.function(add_one, plan)
 
 
@@ -90,7 +90,7 @@ def test_results_may_be_parts_of_memory_arguments_or_nothing():
     given = Result(0, (4,), (1,), 0, 4, True)
     first = with_scratch(machine, (part, None, given))
     seen = Result(0, (1,), (1,), 1, 4, False)
-    second = machine.function(lambda given: None, Plan((), 0, (0,), (seen,)))
+    second = machine.function(lambda given: None, CallPlan((), 0, (0,), (seen,)))
     calls = (RegionCall(0, ("x",), ("part", "nothing", "same"), ()), RegionCall(1, ("part",), ("last",), ()))
     run = stitch(regions_of(calls, ("part", "nothing", "same", "last")), [first, second], "run")
     x = torch.arange(4.0)
@@ -117,7 +117,7 @@ def test_python_between_functions_ends_a_series():
 
 
 def test_a_series_makes_no_more_than_its_share_at_once():
-    plan = Plan((Made(MADE, 30 << 20),), 0, (0, 1), (WHOLE,))
+    plan = CallPlan((ScratchMemory(MADE, 30 << 20),), 0, (0, 1), (WHOLE,))
     calls = [RegionCall(0, (), (), ())] * 5
     assert [len(stretch) for stretch in stretches(calls, [Machine().function(None, plan)])] == [2, 2, 1]
 

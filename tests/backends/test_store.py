@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from foregrad.backends.build_store import Store
+from foregrad.backends.build_store import BuildStore
 
 
 @pytest.fixture
 def store(tmp_path):
-    return Store(tmp_path / "libraries")
+    return BuildStore(tmp_path / "libraries")
 
 
 def builder(text, built):

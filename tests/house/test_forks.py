@@ -1,4 +1,4 @@
-"""Everything that a child of `os.fork` has to find as new is made in one place, `process/forks.py`, or is a `Held`."""
+"""What a child of `os.fork` has to find as new is made in one place, `process/forks.py`, or is a `TemporaryChange`."""
 
 import ast
 
@@ -33,7 +33,7 @@ def test_locks_pools_and_replacements_are_known_to_forks():
             if name in WAITED_FOR + POOLS + REPLACES and not is_over:
                 found[module.file, name] = f"{module.file}:{node.lineno}: {name}"
     unknown = [where for key, where in found.items() if key not in ELSEWHERE]
-    assert not unknown, "\n".join(["use `lock`, `in_child` or a `Held`, see process/forks.py:", *unknown])
+    assert not unknown, "\n".join(["use `lock`, `in_child` or a `TemporaryChange`, see process/forks.py:", *unknown])
     assert not ELSEWHERE.keys() - found.keys(), "these are gone: take them out of the table"
 
 

@@ -12,7 +12,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.cache.serialize.cached_calls import FOUND
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CorruptArtifact
 
 WORKER = Path(__file__).with_name("hooks_worker.py")
@@ -53,6 +53,6 @@ def test_a_file_finds_nothing_in_hooks():
     net.register_forward_hook(lambda module, args, result: result)
     place = {"is": "hook", "of": {"is": "module", "of": 0, "path": ""}, "table": "_forward_hooks", "number": 0}
     place |= {"part": "globals", "name": ""}
-    assert Places((net,), None, hooks=True).find(place) is globals()
+    assert StatePlaces((net,), None, hooks=True).find(place) is globals()
     with pytest.raises(CorruptArtifact, match="no place in a hook"):
-        Places((net,), None).find(place)
+        StatePlaces((net,), None).find(place)

@@ -13,10 +13,10 @@ import torch
 from foregrad.api.capture import Captured
 from foregrad.api.captured import Capture
 from foregrad.api.dynamic import Conditions
-from foregrad.cache.serialize.cached_calls import Origin
-from foregrad.cache.serialize.programs import Halves, claimed_halves
+from foregrad.cache.serialize.cached_calls import CaptureOrigin
+from foregrad.cache.serialize.programs import CompiledHalves, claimed_halves
 from foregrad.core.source import Source
-from foregrad.functionalize.effects import Copy
+from foregrad.functionalize.effects import Write
 from foregrad.process.progress import Timings
 from foregrad.program.program import Program
 from foregrad.record.lift.declared_state import Declared
@@ -41,7 +41,7 @@ def make_capture(
     description: dict[str, str],
     reason: str,
     timings: Timings,
-    origin: Origin,
+    origin: CaptureOrigin,
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
     source, sizes = Source(), captured.stage.recording.sizes
@@ -99,7 +99,7 @@ def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable
     return edited
 
 
-def _claimed(options: Options, origin: Origin, program: Program) -> AbstractContextManager[Halves]:
+def _claimed(options: Options, origin: CaptureOrigin, program: Program) -> AbstractContextManager[CompiledHalves]:
     """The halves of a program of a capture whose backward is asked for later."""
     return claimed_halves(options.cache, program, options, origin)
 
@@ -109,7 +109,7 @@ def _checks_overlap(program: Program, inputs: list[Lifted]) -> bool:
     calling = program.calling
     shared = Counter(one.alias.storage for one in inputs)
     reads = any(shared[one.alias.storage] > 1 for one in inputs if one.alias.object in calling.offset_sensitive)
-    return reads or any(isinstance(step, Copy) for step in calling.effects.steps) or bool(calling.live)
+    return reads or any(isinstance(step, Write) for step in calling.effects.steps) or bool(calling.live)
 
 
 def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:

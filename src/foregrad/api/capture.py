@@ -16,17 +16,17 @@ from foregrad.program.build import Stage, build
 from foregrad.program.differentiate import differentiate
 from foregrad.program.program import Program
 from foregrad.record.lift.arguments import argument_names, bind_arguments, function_of, order_counts
-from foregrad.record.lift.declared_state import Container, Declared, Store, declare, leaves_in
+from foregrad.record.lift.declared_state import Container, Declared, StateStore, declare, leaves_in
 from foregrad.record.lift.input_names import give_names
 from foregrad.record.lift.locate import AsHolder, Location, Variable, generators, variables
 from foregrad.record.origins import definition
 from foregrad.record.python.called_modules import CalledModules, modes_of
 from foregrad.record.python.container_arguments import Edits
 from foregrad.record.python.grad_scaler import scaled_steps
-from foregrad.record.python.module_attributes import Attributes
+from foregrad.record.python.module_attributes import ModuleAttributes
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.python.optimizers import only_declared
-from foregrad.record.python.side_effects import PLAIN_OR_CONTAINER, AttributesOf, Beside, Change, Holder
+from foregrad.record.python.side_effects import PLAIN_OR_CONTAINER, AttributesOf, Change, EffectHolder, SideEffects
 from foregrad.record.recording import Recording
 from foregrad.record.refusals import (
     changes_of,
@@ -166,8 +166,8 @@ def _capture_call(
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
         streams.add(name, generator)
     there = _there(modules, target, arguments)
-    kept, declared = Attributes(recording, plain=python is None), declare(recording, state, names)
-    beside = Beside(() if python is None else _holders(recording, state, reach, names))
+    kept, declared = ModuleAttributes(recording, plain=python is None), declare(recording, state, names)
+    beside = SideEffects(() if python is None else _holders(recording, state, reach, names))
     try:
         try:
             declared.lift()
@@ -203,7 +203,7 @@ def _capture_call(
     )
 
 
-def _stage(recording: Recording, stored: list[Store]) -> Stage:
+def _stage(recording: Recording, stored: list[StateStore]) -> Stage:
     """What a program is built from: the function with its results, effects and backward."""
     refuse_attributes(recording)
     refuse_growth(recording)
@@ -243,7 +243,7 @@ def _located(recording: Recording, places: dict[int, Location], declared: Declar
 
 def _holders(
     recording: Recording, state: tuple[Any, ...], reach: tuple[Variable, ...], names: dict[int, str]
-) -> Iterator[Holder]:
+) -> Iterator[EffectHolder]:
     """Everything in which a step may change something of Python's: modules, optimizers, variables."""
     for path, top in recording.modules.tops.values():
         for name, module in top.named_modules(prefix=path):

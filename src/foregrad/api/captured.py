@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from foregrad.cache.key.ingredients import Key
 from foregrad.cache.key.sources import Sources
-from foregrad.cache.serialize.cached_calls import Origin
+from foregrad.cache.serialize.cached_calls import CaptureOrigin
 from foregrad.core.generated import generated_of
 from foregrad.process.progress import Timings
 from foregrad.runtime.autograd_function import has_nodes
@@ -33,7 +33,7 @@ class Capture:
     call: Callable[[Any, Any], Any]
     description: dict[str, str]  # what was assumed, in words
     timings: Timings
-    origin: Origin
+    origin: CaptureOrigin
     num_nodes: int
     listing: Callable[[], str]
     record: Callable[[], CompiledStage]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from foregrad.api.captured import Capture, warn_of_many, warn_of_python, with_another
 from foregrad.api.warm_starts import WarmStarts
-from foregrad.cache.serialize.cached_calls import CAPTURED, Origin
+from foregrad.cache.serialize.cached_calls import CAPTURED, CaptureOrigin
 from foregrad.core.errors import CannotKeep, CaptureError
 from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
@@ -28,7 +28,7 @@ from foregrad.torch_private.dispatch import under_foreign_control
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
     from foregrad.api.dynamic import Dynamic
-    from foregrad.api.rerecord_sizes import Twins
+    from foregrad.api.rerecord_sizes import RerecordSizes
     from foregrad.api.verify_call import Verification
     from foregrad.cache.format.keys import Signer
     from foregrad.record.symbols.dimensions import Dimensions
@@ -58,7 +58,7 @@ class Compiled(WarmStarts):
         self._calls: tuple[Callable[[Any, Any], Any], ...] = ()
         self._dispatch = Dispatch()
         self._passed_over = weakref.WeakSet()
-        self._wrong: dict[str, Origin] = {}  # keys whose entries hold another program
+        self._wrong: dict[str, CaptureOrigin] = {}  # keys whose entries hold another program
         self._named: set[str] = set()  # what it does in Python that was spoken of
 
     def __del__(self) -> None:
@@ -140,7 +140,7 @@ class Compiled(WarmStarts):
 
         return Dynamic(self.options.dynamic)
 
-    def _best_capture(self, args: Any, kwargs: Any, origin: Origin) -> Capture:
+    def _best_capture(self, args: Any, kwargs: Any, origin: CaptureOrigin) -> Capture:
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
         if self.options.dynamic is False:
             return self._new_capture(args, kwargs, self.options, origin)
@@ -162,7 +162,12 @@ class Compiled(WarmStarts):
         return replace(made, reason=(plan.reason or made.reason) + (f"; {why}" if why else ""), fixed=refusal)
 
     def _new_capture(
-        self, args: Any, kwargs: Any, options: Options, origin: Origin | None = None, dims: Dimensions | None = None
+        self,
+        args: Any,
+        kwargs: Any,
+        options: Options,
+        origin: CaptureOrigin | None = None,
+        dims: Dimensions | None = None,
     ) -> Capture:
         from foregrad.runtime.guards.reasons import describe_call, reason_for
 
@@ -176,7 +181,15 @@ class Compiled(WarmStarts):
             description = describe_call(captured)
             reason = reason_for(description, [c.description for c in self.captures], self._changed())
             made = self._make(
-                captured, options, program, args, kwargs, description, reason, timings, origin or Origin(CAPTURED)
+                captured,
+                options,
+                program,
+                args,
+                kwargs,
+                description,
+                reason,
+                timings,
+                origin or CaptureOrigin(CAPTURED),
             )
             if twins is not None:
                 made.stage.twin, twins.expected = twins, str(made.program)
@@ -191,11 +204,11 @@ class Compiled(WarmStarts):
         """What has changed in Python since each capture, or by its own doing."""
         return [why for made in self.captures if (why := "; ".join(made.once) or made.python.why)]
 
-    def _twins(self, captured: Captured, args: Any, kwargs: Any, options: Options, dims: Dimensions) -> Twins:
-        from foregrad.api.rerecord_sizes import Twins
+    def _twins(self, captured: Captured, args: Any, kwargs: Any, options: Options, dims: Dimensions) -> RerecordSizes:
+        from foregrad.api.rerecord_sizes import RerecordSizes
 
         quiet, bare = replace(options, shows_progress=False), self._bare()
-        return Twins(captured.stage.recording, args, kwargs, lambda a, k: bare._stage_of(a, k, quiet, dims))
+        return RerecordSizes(captured.stage.recording, args, kwargs, lambda a, k: bare._stage_of(a, k, quiet, dims))
 
     def _make(self, captured: Captured, options: Options, *rest: Any) -> Capture:
         from foregrad.api.assemble import make_capture
@@ -290,7 +303,7 @@ class Compiled(WarmStarts):
     )
 
     @property
-    def origin(self) -> Origin | None:
+    def origin(self) -> CaptureOrigin | None:
         """Where the program that was needed last comes from: captured, or found in a cache."""
         return self.captures[-1].origin if self.captures else None
 

@@ -25,10 +25,10 @@ _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
 
 @dataclass(frozen=True)
-class Plan:
+class SizePlan:
     """How to capture a call: which of its dimensions are symbols, and the condition that it failed, if there is one."""
 
-    look: Look
+    look: CallShapes
     dims: Dimensions
     reason: str | None = None
 
@@ -38,17 +38,17 @@ class Dynamic:
 
     def __init__(self, choice: Choice) -> None:
         self._choice = choice
-        self._looks: list[Look] = []
-        self._conditions: list[tuple[Look, Conditions]] = []
+        self._looks: list[CallShapes] = []
+        self._conditions: list[tuple[CallShapes, Conditions]] = []
         self._fixed: dict[Hashable, str] = {}  # calls whose sizes cannot vary, and why
 
-    def plan(self, target: Any, args: Any, kwargs: Any) -> Plan:
-        look = Look.of(target, args, kwargs)
+    def plan(self, target: Any, args: Any, kwargs: Any) -> SizePlan:
+        look = CallShapes.of(target, args, kwargs)
         failed = [why for one, known in self._conditions if one.rest == look.rest for why in known.failing(look)]
         dims = {} if look.rest in self._fixed else _varying(self._choice, look, self._looks)
-        return Plan(look, dims, failed[-1] if failed else None)
+        return SizePlan(look, dims, failed[-1] if failed else None)
 
-    def add(self, plan: Plan, conditions: Conditions | None = None, refusal: str = "") -> None:
+    def add(self, plan: SizePlan, conditions: Conditions | None = None, refusal: str = "") -> None:
         """Take note of a capture; `refusal` is why no size varies in it, though some should."""
         self._looks.append(plan.look)
         if conditions is not None:
@@ -56,7 +56,7 @@ class Dynamic:
         if refusal:
             self._give_up(plan, refusal)
 
-    def _give_up(self, plan: Plan, refusal: str) -> None:
+    def _give_up(self, plan: SizePlan, refusal: str) -> None:
         """Such calls are captured for their sizes alone from now on."""
         self._fixed[plan.look.rest] = f"its sizes cannot vary: {refusal.splitlines()[0]}"
         if isinstance(self._choice, Mapping):
@@ -65,12 +65,12 @@ class Dynamic:
                 stacklevel=6,
             )
 
-    def why_fixed(self, plan: Plan) -> str | None:
+    def why_fixed(self, plan: SizePlan) -> str | None:
         return self._fixed.get(plan.look.rest)
 
 
 @dataclass(frozen=True)
-class Look:
+class CallShapes:
     """The arguments of a call: the shapes of tensors by name, and everything else that a capture may depend on."""
 
     shapes: dict[str, Shape]
@@ -78,7 +78,7 @@ class Look:
     again: dict[str, str] = field(default_factory=dict)  # places of tensors given before, and the names of these
 
     @staticmethod
-    def of(target: Any, args: Any, kwargs: Any) -> Look:
+    def of(target: Any, args: Any, kwargs: Any) -> CallShapes:
         arguments = bind_arguments(target, args, kwargs)
         names = argument_names(arguments)
         shapes: dict[str, Shape] = {}
@@ -93,10 +93,10 @@ class Look:
                     again[name] = first
             else:
                 rest.append((type(leaf), leaf) if isinstance(leaf, _PLAIN) else (type(leaf), id(leaf)))
-        return Look(shapes, tuple(rest), again)
+        return CallShapes(shapes, tuple(rest), again)
 
 
-def _varying(choice: Choice, look: Look, before: list[Look]) -> Dimensions:
+def _varying(choice: Choice, look: CallShapes, before: list[CallShapes]) -> Dimensions:
     """The dimensions that are to be symbols in a capture of this call; sizes 0 and 1 are never."""
     if choice is False:
         return {}
@@ -148,7 +148,7 @@ class Conditions:
         assumed = tuple(sizes.assumed())
         return Conditions(tuple(sizes.symbols), assumed, tuple(formulas(sizes, one.code) for one in assumed))
 
-    def failing(self, look: Look) -> list[str]:
+    def failing(self, look: CallShapes) -> list[str]:
         """The conditions that a call does not meet, in words."""
         dims = tuple(look.shapes[symbol.name][symbol.dim] for symbol in self.symbols)
         named = list(zip(self.symbols, dims, strict=True))

@@ -9,8 +9,8 @@ from foregrad.api.captured import Capture
 from foregrad.api.compiled import Compiled
 from foregrad.api.compiled_module import CompiledForward, compiled_of
 from foregrad.cache.key.ingredients import Difference, differences
-from foregrad.cache.serialize.cached_calls import NO_ENTRY, Origin
-from foregrad.cache.serialize.catalog import Kept, catalog, nearest_to
+from foregrad.cache.serialize.cached_calls import NO_ENTRY, CaptureOrigin
+from foregrad.cache.serialize.catalog import CatalogEntry, catalog, nearest_to
 from foregrad.cache.serialize.loaded import Loaded, LoadedCapture
 from foregrad.cache.store.cache import Cache
 
@@ -24,7 +24,7 @@ class Explained:
     differences: tuple[Difference, ...] = ()
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> CaptureOrigin:
         return self.capture.origin
 
     @property
@@ -147,7 +147,7 @@ def explain(compiled: Any) -> Explanation | LoadedExplanation:
     )
 
 
-def _explained(made: Capture, name: str, kept: list[Kept]) -> Explained:
+def _explained(made: Capture, name: str, kept: list[CatalogEntry]) -> Explained:
     if not _missed(made) or made.sources is None:
         return Explained(made)
     key = made.sources.key
@@ -160,7 +160,7 @@ def _missed(made: Capture) -> bool:
     return made.sources is not None and any(reason.startswith(NO_ENTRY) for reason in made.origin.reasons)
 
 
-def _kept(cache: Cache) -> list[Kept]:
+def _kept(cache: Cache) -> list[CatalogEntry]:
     try:
         return catalog(cache, near=True)
     except OSError:  # a server that is gone: nothing to compare with

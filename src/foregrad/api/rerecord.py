@@ -102,7 +102,7 @@ class _Looks:
         return made[self.view]
 
 
-class Again:
+class Rerecord:
     """Records a call once more, when it is first asked to, and checks that the program is `expected`."""
 
     def __init__(

@@ -24,7 +24,7 @@ from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.torch_private.pytree import tree_flatten, tree_unflatten
 
 
-class Twins:
+class RerecordSizes:
     """Makes a twin for the dimensions of a call; `expected` is the listing of its program."""
 
     def __init__(

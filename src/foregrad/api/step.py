@@ -16,7 +16,7 @@ from foregrad.api.options import Choice, options_of, refuse_keywords
 from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.sources import Sources
-from foregrad.cache.serialize.cached_calls import Origin
+from foregrad.cache.serialize.cached_calls import CaptureOrigin
 from foregrad.cache.serialize.lookup import Lookup
 from foregrad.cache.store.cache import Cache
 from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
@@ -142,7 +142,7 @@ class Step(Compiled):
     def _why_not_kept(self) -> str | None:
         return "it is not kept, since it does something in Python when it is captured" if self._does_more else None
 
-    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | Origin:
+    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
         found = super()._find(lookup, args, kwargs)
         if isinstance(found, Capture):
             for one in self.state:

@@ -25,7 +25,7 @@ _UNITS = 64
 
 
 @dataclass(frozen=True)
-class Difference:
+class ResultDifference:
     """How far a result of the compiled code is from that of the ops one by one."""
 
     half: str
@@ -44,7 +44,7 @@ class Verification:
     """Every result of a call compared; prints as a table."""
 
     name: str
-    differences: tuple[Difference, ...]
+    differences: tuple[ResultDifference, ...]
     first_op: str | None  # the first op whose result differs by more than rounding, with its line
 
     @property
@@ -72,7 +72,7 @@ class Checker:
 
     backend: Backend
     halves: dict[str, tuple[fx.GraphModule, Runner]] = field(default_factory=dict)
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[ResultDifference] = field(default_factory=list)
     first_op: str | None = None
     program: Program | None = None
 
@@ -99,7 +99,7 @@ class Checker:
         found = []
         for output, *values in zip(outputs, ours, theirs, moved, strict=False):
             if isinstance(values[0], torch.Tensor):
-                found.append(Difference(half, output.role, output.name, *_distance(*values)))
+                found.append(ResultDifference(half, output.role, output.name, *_distance(*values)))
         self.differences += found
         if self.first_op is None and not all(d.is_explained for d in found):
             self.first_op = self._find_first(graph, half, inputs)

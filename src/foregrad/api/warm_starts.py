@@ -12,13 +12,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from foregrad.api.captured import Capture
-from foregrad.api.rerecord import Again, not_made_again
+from foregrad.api.rerecord import Rerecord, not_made_again
 from foregrad.cache.key.environment import environment_of_sources
 from foregrad.cache.key.ingredients import Key, differences
 from foregrad.cache.key.sources import Sources, sources_of
-from foregrad.cache.serialize.cached_calls import CAPTURED, NO_ENTRY, FoundCall, Origin, find_call, in_doubt, keep_call
+from foregrad.cache.serialize.cached_calls import (
+    CAPTURED,
+    NO_ENTRY,
+    CaptureOrigin,
+    FoundCall,
+    find_call,
+    in_doubt,
+    keep_call,
+)
 from foregrad.cache.serialize.lookup import Lookup, ReadCall
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import bind_arguments
 from foregrad.runtime.guards.dispatch import Dispatch
@@ -51,7 +59,7 @@ class WarmStarts:
     _lock: threading.RLock
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _dispatch: Dispatch
-    _wrong: dict[str, Origin]  # keys whose entries hold another program
+    _wrong: dict[str, CaptureOrigin]  # keys whose entries hold another program
     _passed_over: weakref.WeakSet[
         Callable[..., Any]
     ]  # calls that were found, and whose guards say that they are for others
@@ -70,8 +78,8 @@ class WarmStarts:
         """What changes a capture beside the target and its state."""
         return {"dynamic": self.options.dynamic}
 
-    def _places(self) -> Places:
-        return Places(self._state(), self._target, hooks=True)
+    def _places(self) -> StatePlaces:
+        return StatePlaces(self._state(), self._target, hooks=True)
 
     def _lookup(self, args: Any, kwargs: Any) -> Lookup | None:
         sources = self._sources(args, kwargs)
@@ -79,25 +87,25 @@ class WarmStarts:
             return None
         return Lookup(self.options.cache, self.name, sources, self._target, args, kwargs, self._state())
 
-    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | Origin:
+    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
         if lookup is None:
-            return Origin(CAPTURED)
-        missed: Capture | Origin | None = in_doubt(lookup.sources)
+            return CaptureOrigin(CAPTURED)
+        missed: Capture | CaptureOrigin | None = in_doubt(lookup.sources)
         candidates = () if missed else lookup.candidates()
         if isinstance(candidates, str):
-            return Origin(CAPTURED, reasons=(f"{NO_ENTRY}: {candidates}",))
+            return CaptureOrigin(CAPTURED, reasons=(f"{NO_ENTRY}: {candidates}",))
         for call in candidates:
             missed = in_doubt(call.sources) or self._found(lookup, call, args, kwargs)
             if isinstance(missed, Capture):
                 break
-        return missed or Origin(CAPTURED)
+        return missed or CaptureOrigin(CAPTURED)
 
-    def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | Origin:
+    def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
         if call.key in self._wrong:
             return self._wrong[call.key]
-        again = Again(self.name, args, kwargs, functools.partial(self._bare()._recorded, lookup.once_made(), call))
+        again = Rerecord(self.name, args, kwargs, functools.partial(self._bare()._recorded, lookup.once_made(), call))
         found = find_call(self.options.cache, call.key, self._places(), again)
-        if isinstance(found, Origin):
+        if isinstance(found, CaptureOrigin):
             return found
         about = found.about
         again.expected = about["contents"]
@@ -124,7 +132,7 @@ class WarmStarts:
 
     # -- checking ---------------------------------------------------------------------------------------
 
-    def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | Origin:
+    def _checked(self, capture: Capture, found: FoundCall, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
         """What was found, while a copy of this process looks whether a capture gives the same program now. Where a
         process cannot be copied, that is done first."""
         from foregrad.process.forked_copy import can_be_copied, in_a_copy
@@ -146,7 +154,7 @@ class WarmStarts:
             captured = self._record(args, kwargs)
         return program_key(captured.program.apply(self.options.passes), self._options_of(captured))
 
-    def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | Origin:
+    def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | CaptureOrigin:
         """Take note of how a program that was found differs from what a capture gives. A wrong one is not used again:
         its entry is removed, and later calls are captured. One whose guards tell it from the call may differ."""
         origin = found.origin
@@ -160,7 +168,9 @@ class WarmStarts:
         with self._lock:  # which the call holds that has found it
             if found.call in self._passed_over:
                 return origin
-            wrong = Origin(CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key)
+            wrong = CaptureOrigin(
+                CAPTURED, reasons=(f"the entry in {origin.where} holds another program",), key=origin.key
+            )
             self._wrong[origin.key] = wrong
             self.captures = tuple(one for one in self.captures if one is not found)
             self._calls = tuple(call for call in self._calls if call is not found.call)

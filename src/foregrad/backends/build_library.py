@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import fx
 
-from foregrad.backends.build_store import Store
+from foregrad.backends.build_store import BuildStore
 from foregrad.backends.library import Library
 from foregrad.backends.lower import Lowered
 from foregrad.backends.toolchain import digest, prepare
@@ -37,7 +37,7 @@ def library(lowered: Lowered, **kind: Any) -> Library:
         by_suffix = {suffix: made.with_suffix(suffix) for suffix in (".so", ".json")}  # and the ops called by name
         return {f"graph{suffix}": file for suffix, file in by_suffix.items() if file.exists()}
 
-    folder = Store(toolchain.folder / _FOLDER).get(key, build)
+    folder = BuildStore(toolchain.folder / _FOLDER).get(key, build)
     return Library(folder / "graph.so", places, lowered.constants)
 
 

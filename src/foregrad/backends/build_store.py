@@ -19,7 +19,7 @@ _DIGESTS = "digests.json"
 
 
 @dataclass(frozen=True)
-class Store:
+class BuildStore:
     """A folder of finished folders. One comes into it by a rename, so others see all of it or nothing."""
 
     folder: Path

@@ -10,7 +10,7 @@ from torch import fx
 from foregrad.backends.eager import ASKS_GRAD_MODE
 from foregrad.backends.numbers_as_tensors import can_be_in_tensors, takes_numbers
 from foregrad.functionalize.pure_variants import Pure
-from foregrad.functionalize.redraw import Replay, rng_state
+from foregrad.functionalize.redraw import Redraw, rng_state
 from foregrad.program.dead_code import has_effect, is_view, op_of
 from foregrad.record.impure import effect_of
 from foregrad.regions.fallbacks import KERNEL, REFUSED, Fallback, Why, together
@@ -78,7 +78,7 @@ def why_opaque(node: fx.Node) -> Why | None:
         return _BY_GRAD_MODE
     if isinstance(node.target, Pure):
         return _BY_WRITES
-    if isinstance(node.target, Replay) or node.target is rng_state:
+    if isinstance(node.target, Redraw) or node.target is rng_state:
         return _BY_STATES
     if _must_run(node):
         return _BY_EFFECTS

@@ -38,7 +38,7 @@ _MOST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class Made:
+class ScratchMemory:
     """Memory that a function is passed and returns: the Python that makes it, and its size."""
 
     text: str
@@ -58,10 +58,10 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CallPlan:
     """How a function is called: what is made for it, what it is passed, and what it returns."""
 
-    made: tuple[Made, ...]
+    made: tuple[ScratchMemory, ...]
     num_bytes: int  # of the memory for the rest
     passed: tuple[int, ...]  # arguments, after these what is made, after these the memory for the rest
     results: tuple[Result | None, ...]
@@ -72,7 +72,7 @@ class Native:
     """The C++ function, and how it is called."""
 
     cpp: str
-    plan: Plan
+    plan: CallPlan
 
 
 def native(text: str, kernels: Sequence[str], inputs: Sequence[Any]) -> Native | None:
@@ -247,8 +247,8 @@ class _Reader:
         made = [root for root in self.roots if root.is_returned]
         memory = [*(self.names[name].root for name in self.taken), *made]
         used = [place for place, root in enumerate(memory) if root.uses]
-        plan = Plan(
-            made=tuple(Made(root.made, root.num_bytes) for root in made),
+        plan = CallPlan(
+            made=tuple(ScratchMemory(root.made, root.num_bytes) for root in made),
             num_bytes=num_bytes,
             passed=(*used, *([len(memory)] if num_bytes else [])),
             results=tuple(None if r is None else r.given_from(memory) for r in self.results),

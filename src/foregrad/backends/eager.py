@@ -38,7 +38,7 @@ def compile_graph(module: fx.GraphModule, name: str) -> Callable[..., tuple[Any,
 def graph_source(module: fx.GraphModule, name: str) -> tuple[str, dict[str, Any]]:
     """The source of a graph, and the objects that its names stand for."""
     graph = module.graph
-    names = Names({n.name for n in graph.nodes})
+    names = UniqueNames({n.name for n in graph.nodes})
     last_use = _last_uses(graph)
     lines: list[str] = []
     inputs = [n.name for n in graph.nodes if n.op == "placeholder"]
@@ -60,7 +60,7 @@ def graph_source(module: fx.GraphModule, name: str) -> tuple[str, dict[str, Any]
     return f"def {name}({', '.join(inputs)}):\n{body}", names.namespace
 
 
-class Names:
+class UniqueNames:
     """Names for functions and constants, apart from the names of values."""
 
     def __init__(self, taken: set[str]) -> None:
@@ -97,7 +97,7 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     return dies
 
 
-def _call(node: fx.Node, names: Names) -> str:
+def _call(node: fx.Node, names: UniqueNames) -> str:
     if node.target is operator.getitem:
         return f"{_text(node.args[0], names)}[{node.args[1]}]"
     function: Any = node.target
@@ -132,7 +132,7 @@ def _hint(target: Any) -> str:
     return str(target.__name__)
 
 
-def _text(value: Any, names: Names) -> str:
+def _text(value: Any, names: UniqueNames) -> str:
     if isinstance(value, fx.Node):
         return value.name
     if isinstance(value, (list, tuple)):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from foregrad.backends.eager import Names
+from foregrad.backends.eager import UniqueNames
 from foregrad.backends.kernels.write_call_sequence import Function, Writer, stretches
 from foregrad.core.generated import load_source
 from foregrad.regions.regions import RegionCall, Regions
@@ -33,7 +33,7 @@ class _Stitching:
         self.regions, self.compiled, self.name = regions, compiled, name
         values = {*regions.inputs, *regions.constants, *(v for call in regions.calls for v in call.outputs)}
         tools = {"empty_strided_cpu": empty_strided_cpu, "reinterpret_tensor": reinterpret_tensor, "torch": torch}
-        self.names = Names(values | {name} | tools.keys())
+        self.names = UniqueNames(values | {name} | tools.keys())
         self.names.namespace.update(regions.constants)
         if any(isinstance(one, Function) for one in compiled):
             self.names.namespace.update(tools)

@@ -21,7 +21,15 @@ from rich.text import Text
 
 from foregrad.cache.format.keys import key_from_file
 from foregrad.cache.format.show import printable, size_text
-from foregrad.cache.serialize.catalog import Comparison, Kept, by_prefix, catalog, compare, nearest_to, newest_call
+from foregrad.cache.serialize.catalog import (
+    CatalogEntry,
+    Comparison,
+    by_prefix,
+    catalog,
+    compare,
+    nearest_to,
+    newest_call,
+)
 from foregrad.cache.store.cache import Cache, Copied, Counts, default_folder
 from foregrad.cache.store.option_checks import named_place
 
@@ -168,7 +176,7 @@ def _key_given() -> Any:
     return key_from_file(path) if path else None
 
 
-def _intact(kept: Kept) -> Kept:
+def _intact(kept: CatalogEntry) -> CatalogEntry:
     if kept.problem:
         raise LookupError(f"{kept.key[:_SHOWN_DIGITS]} cannot be explained: {kept.problem}")
     return kept
@@ -190,7 +198,7 @@ def _print_comparison(compared: Comparison) -> None:
         click.secho(f"  {printable(line)}", fg=color)
 
 
-def _title(kept: Kept) -> str:
+def _title(kept: CatalogEntry) -> str:
     return printable(f"{kept.kind} {kept.name} {kept.key[:_SHOWN_DIGITS]}, made {kept.created or 'at an unknown time'}")
 
 

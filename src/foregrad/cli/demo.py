@@ -103,9 +103,11 @@ def trainer_of(model: nn.Module) -> Trainer:
     return Trainer(model, parameters, torch.optim.AdamW(parameters.values(), lr=3e-3))
 
 
-def train(console: Console, trainers: dict[str, Trainer], text: Tensor, steps: int, seed: int) -> dict[str, Comparison]:
+def train(
+    console: Console, trainers: dict[str, Trainer], text: Tensor, steps: int, seed: int
+) -> dict[str, TrainingComparison]:
     """Step all on the same batches, comparing losses and gradients with those of eager at every step."""
-    comparisons = {name: Comparison() for name in trainers if name != "eager"}
+    comparisons = {name: TrainingComparison() for name in trainers if name != "eager"}
     losses = TextColumn("{task.fields[losses]}")
     columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), losses, TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -208,7 +210,7 @@ class Trainer:
 
 
 @dataclass
-class Comparison:
+class TrainingComparison:
     """How far two runs are from each other, over the steps seen so far."""
 
     num_steps: int = 0

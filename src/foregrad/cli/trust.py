@@ -13,7 +13,7 @@ from rich.text import Text
 
 from foregrad.cache.format.container import sign as write_signed
 from foregrad.cache.format.container import unpack
-from foregrad.cache.format.keys import MOST_CHARACTERS, PublicKey, SecretKey, Signature, Trust, key_from_file
+from foregrad.cache.format.keys import MOST_CHARACTERS, FileSignature, PublicKey, SecretKey, Trust, key_from_file
 from foregrad.cache.format.show import printable
 from foregrad.cache.serialize import keyring
 from foregrad.cache.store.private_files import create
@@ -118,7 +118,7 @@ def verify(file: Path, key: Path | None) -> None:
     click.echo(f"{file} is intact, and signed by {_who(entry.header.signature)}: its code runs here")
 
 
-def _who(signature: Signature | None) -> str:
+def _who(signature: FileSignature | None) -> str:
     labels = [label for label, key in keyring.labelled() if Trust((key,)).knows(signature)]
     return labels[0] if labels else str(signature)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from foregrad.process.forks import lock
-from foregrad.process.temporary import Held
+from foregrad.process.temporary import TemporaryChange
 from foregrad.torch_private.dispatch import no_dispatch_modes
 
 #: Held by whoever has put the default generator into another state.
@@ -23,7 +23,7 @@ def generator_as_it_was() -> Iterator[torch.Generator]:
         yield default
 
 
-class _State(Held):
+class _State(TemporaryChange):
     """The state of the default generator, which comes back, in a child of the process too."""
 
     before: torch.Tensor | None = None

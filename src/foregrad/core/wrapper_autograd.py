@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.core.spec import restrided
-from foregrad.core.wrapper_subclass import Form, Recipe, parts, refused_gradient
+from foregrad.core.wrapper_subclass import GradientForm, WrapperRecipe, parts, refused_gradient
 from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys
 from foregrad.torch_private.tensors import view_base
 
@@ -18,7 +18,7 @@ class Unwrapped(torch.autograd.Function):
     """The parts of a tensor, each with its history; the tensor's gradient wraps those of the parts."""
 
     @staticmethod
-    def forward(ctx: Any, tensor: torch.Tensor, form: Form) -> tuple[torch.Tensor, ...]:
+    def forward(ctx: Any, tensor: torch.Tensor, form: GradientForm) -> tuple[torch.Tensor, ...]:
         found = _plain(parts(tensor))
         ctx.form, ctx.others = form, [None if _has_gradient(part) else part for part in found]
         return tuple(found)
@@ -34,7 +34,7 @@ class Wrapped(torch.autograd.Function):
     """A tensor around parts, with their history; a gradient of this form becomes gradients of the parts."""
 
     @staticmethod
-    def forward(ctx: Any, form: Form, recipe: Recipe, *values: torch.Tensor) -> torch.Tensor:
+    def forward(ctx: Any, form: GradientForm, recipe: WrapperRecipe, *values: torch.Tensor) -> torch.Tensor:
         found = _plain(values)
         ctx.form, ctx.others = form, [None if _has_gradient(part) else part for part in found]
         ctx.set_materialize_grads(False)
@@ -55,9 +55,9 @@ class Wrapped(torch.autograd.Function):
 class Whole:
     """How a tensor is made of several values of a program; `form` is that of its gradient, if it can have one."""
 
-    recipe: Recipe
+    recipe: WrapperRecipe
     paths: tuple[str, ...]
-    form: Form | None
+    form: GradientForm | None
 
     def make(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         if self.form is None:

@@ -48,7 +48,7 @@ class Opaque:
 
 
 @dataclass(frozen=True)
-class Recipe:
+class WrapperRecipe:
     """How to make a tensor around new parts: its type, what it says of itself, its size, and its members."""
 
     kind: type
@@ -56,13 +56,13 @@ class Recipe:
     size: tuple[int, ...]
     stride: tuple[int, ...]
     dtype: torch.dtype
-    members: tuple[tuple[str, Recipe | Opaque | None], ...]  # None: a plain tensor
+    members: tuple[tuple[str, WrapperRecipe | Opaque | None], ...]  # None: a plain tensor
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Recipe:
+    def of(tensor: torch.Tensor) -> WrapperRecipe:
         names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         members = tuple((name, _member(getattr(tensor, name))) for name in names)
-        return Recipe(type(tensor), context, tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, members)
+        return WrapperRecipe(type(tensor), context, tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, members)
 
     def wrap(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor around these parts, that requires no gradient."""
@@ -73,7 +73,7 @@ class Recipe:
     def _wrap(self, values: Iterator[torch.Tensor]) -> torch.Tensor:
         inner: dict[str, Any] = {}
         for name, member in self.members:
-            if isinstance(member, Recipe):
+            if isinstance(member, WrapperRecipe):
                 inner[name] = member._wrap(values)
             else:
                 inner[name] = next(values) if member is None else member.value
@@ -93,18 +93,18 @@ class Recipe:
         return f"{self.kind.__name__} {shape}" + (f" ({inside})" if inside else "")
 
 
-def _member(value: Any) -> Recipe | Opaque | None:
+def _member(value: Any) -> WrapperRecipe | Opaque | None:
     if not isinstance(value, torch.Tensor):
         return Opaque(value)
-    return Recipe.of(value) if is_wrapper(value) else None
+    return WrapperRecipe.of(value) if is_wrapper(value) else None
 
 
 @dataclass(frozen=True)
-class Form:
+class GradientForm:
     """What the gradient of a result looks like: its recipe, and its parts."""
 
     name: str  # of the result
-    recipe: Recipe
+    recipe: WrapperRecipe
     specs: tuple[Spec, ...]
 
     def accept(self, gradient: torch.Tensor) -> torch.Tensor:
@@ -116,14 +116,14 @@ class Form:
         return gradient
 
     def _fits(self, gradient: torch.Tensor) -> bool:
-        if not is_wrapper(gradient) or Recipe.of(gradient) != self.recipe:
+        if not is_wrapper(gradient) or WrapperRecipe.of(gradient) != self.recipe:
             return False
         wanted = [(spec.shape, spec.dtype, spec.device) for spec in self.specs]
         return [(tuple(part.shape), part.dtype, part.device) for part in parts(gradient)] == wanted
 
     def _coerced(self, gradient: torch.Tensor) -> torch.Tensor:
         is_same_kind = type(gradient) is self.recipe.kind
-        if not is_same_kind or Recipe.of(gradient).context != self.recipe.context:
+        if not is_same_kind or WrapperRecipe.of(gradient).context != self.recipe.context:
             gradient = coerced(gradient, self.recipe.context, None if is_same_kind else self.recipe.kind)
         return gradient.contiguous() if is_wrapper(gradient) else gradient
 
@@ -136,7 +136,7 @@ def coerced(gradient: torch.Tensor, context: Any, kind: type | None) -> torch.Te
 
 
 def refused_gradient(gradient: torch.Tensor, name: str, wanted: str) -> BackwardError:
-    found = Recipe.of(gradient) if is_wrapper(gradient) else f"{type(gradient).__name__} {Spec.of(gradient)}"
+    found = WrapperRecipe.of(gradient) if is_wrapper(gradient) else f"{type(gradient).__name__} {Spec.of(gradient)}"
     return BackwardError(
         f"the gradient that arrives for {name} is a {found}; the program was captured for a {wanted}.\n"
         "Convert the gradient, or give its type a __coerce_same_metadata_as_tangent__ that does."

@@ -16,7 +16,7 @@ from foregrad.record.trace import Alias, Geometry, Storage
 
 
 @dataclass(frozen=True, slots=True)
-class Replay:
+class RedoView:
     """Run a view or metadata op again; `Ref` arguments are objects. `item` picks one of several results."""
 
     target: int
@@ -47,7 +47,7 @@ def refs(value: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class Write:
     """Write a value of the program into an object; `how` is "grad", "leaf" (the same, to a leaf that needed a gradient
     on entry), "no_grad" or "data" (no version bump)."""
 
@@ -82,12 +82,12 @@ class Reshape:
     source: int
     geometry: Geometry
     how: str  # "view": an autograd view; "part": one of several that an op made; "data": a counter of its own
-    stamp: tuple[int, int] | None = None  # as of `Replay`
+    stamp: tuple[int, int] | None = None  # as of `RedoView`
     grad_enabled: bool = True  # for those that autograd knows
 
 
 @dataclass(frozen=True, slots=True)
-class Wrap:
+class AsFunctionView:
     """Make an object the view that a custom Function made of it in eager."""
 
     target: int
@@ -119,19 +119,19 @@ class RequireGrad:
     flag: bool
 
 
-Step = Replay | Copy | Bump | Attach | Reshape | Wrap | Hook | GoOn | RequireGrad
+Step = RedoView | Write | Bump | Attach | Reshape | AsFunctionView | Hook | GoOn | RequireGrad
 
 
 def is_bump(step: Step) -> bool:
     """Whether a step moves the version counter of what it is done to."""
-    if isinstance(step, Replay):
+    if isinstance(step, RedoView):
         return step.is_in_place and not step.is_silent
-    return isinstance(step, Bump) or (isinstance(step, Copy) and step.how != "data")
+    return isinstance(step, Bump) or (isinstance(step, Write) and step.how != "data")
 
 
 def is_view(step: Step) -> bool:
     """Whether a step makes a view of an object."""
-    return (isinstance(step, Replay) and not step.is_in_place) or isinstance(step, Reshape)
+    return (isinstance(step, RedoView) and not step.is_in_place) or isinstance(step, Reshape)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from foregrad.core.spec import NumberSpec, Spec
 from foregrad.functionalize.invert_views import INVERSES, PARTS, out_of_place
 from foregrad.functionalize.overlap import covered, depends_on_order, filled_once
 from foregrad.functionalize.pure_variants import Pure, made_by, variant_for
-from foregrad.functionalize.redraw import Replay, is_kept, state_before
+from foregrad.functionalize.redraw import Redraw, is_kept, state_before
 from foregrad.functionalize.storage_values import Contents
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.intercept import SET_DATA
@@ -129,7 +129,7 @@ class Functionalizer:
             return first
         if first not in self._states:
             self._states[first] = state_before(first)
-        return self._call(Replay(func), (self._states[first], *args), kwargs)
+        return self._call(Redraw(func), (self._states[first], *args), kwargs)
 
     def _define_items(self, node: fx.Node, outputs: list[Any]) -> None:
         for place, output in enumerate(outputs):

@@ -11,16 +11,16 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged
 from foregrad.functionalize.effects import (
+    AsFunctionView,
     Attach,
     Bump,
-    Copy,
     Effects,
     GoOn,
+    RedoView,
     Ref,
-    Replay,
     Reshape,
     Step,
-    Wrap,
+    Write,
     refs,
 )
 from foregrad.functionalize.overlap import covered, once, overlaps_itself
@@ -150,7 +150,7 @@ class _Planner:
             base = self.returned.get(number)
             if base is not None:
                 if is_function_view(base.ghost):
-                    self.steps.append((-1.0, Wrap(number)))
+                    self.steps.append((-1.0, AsFunctionView(number)))
                 return
             taken = self._taken_over(number)
             if taken is not None:
@@ -239,7 +239,7 @@ class _Planner:
         if op.func in _CHANGES_EXTENT and op.renames is not None and op.renames.geometry == op.outputs.geometry:
             return  # resized to what it was
         stamp = None if is_in_place else self._stamp(op, number)
-        step = Replay(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, self._is_silent(op), stamp)
+        step = RedoView(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, self._is_silent(op), stamp)
         self.steps.append((op.index, step))
 
     def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
@@ -256,7 +256,7 @@ class _Planner:
                 is_input = base.kind == "input"
                 place = self._last_change(number) if is_input else self._made_at(number) + 0.1
                 how: Any = self._how(base) if is_input else self._own_version(base)
-                self.steps.append((place, (Copy if is_input else Attach)(number, base.alias, how)))
+                self.steps.append((place, (Write if is_input else Attach)(number, base.alias, how)))
             return
         alias, place = first, self._last_write(number, first.storage)
         for op in self.renames.get(number, ()):
@@ -271,7 +271,7 @@ class _Planner:
             if overlaps_itself(part) or (part is not alias and base.needs_tangent):
                 write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
                 raise _refusal("the function writes to a tensor some of whose elements are one place in memory", write)
-            self.steps.append((place + 0.5, Copy(number, part, self._how(base), is_part=part is not alias)))
+            self.steps.append((place + 0.5, Write(number, part, self._how(base), is_part=part is not alias)))
         elif base.needs_tangent:
             self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
 
@@ -363,7 +363,7 @@ class _Planner:
         late = {
             step.stamp[0]: self.returned[step.stamp[0]].version
             for step in steps
-            if isinstance(step, (Replay, Reshape)) and step.stamp
+            if isinstance(step, (RedoView, Reshape)) and step.stamp
         }
         for number, base in self.bases.items():
             counter = self.counters.of(number)
@@ -386,12 +386,12 @@ def _shows_less(op: Op) -> bool:
     return op.func in _CHANGES_EXTENT and not is_grown
 
 
-def _as_one_view(number: int, base: Alias, alias: Alias, grad_enabled: bool) -> Replay:
+def _as_one_view(number: int, base: Alias, alias: Alias, grad_enabled: bool) -> RedoView:
     func: Any = aten.as_strided.default
     geometry: list[Any] = [list(alias.size), list(alias.stride), alias.offset]
     if alias.spec.is_contiguous and alias.geometry == base.geometry:
         func, geometry = aten.view.default, geometry[:1]
-    return Replay(number, func, (Ref(base.object), *geometry), {}, grad_enabled, None, is_in_place=False)
+    return RedoView(number, func, (Ref(base.object), *geometry), {}, grad_enabled, None, is_in_place=False)
 
 
 def _refusal(what: str, op: Op) -> CaptureError:

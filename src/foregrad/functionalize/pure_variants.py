@@ -10,7 +10,7 @@ import torch
 
 from foregrad.core.spec import Spec
 from foregrad.functionalize.example_arguments import look_of, stand_ins
-from foregrad.record.ghosts.op_results import Made
+from foregrad.record.ghosts.op_results import NewTensor
 from foregrad.record.ghosts.table import GhostTable, kind_of, written_places
 from foregrad.record.trace import Alias, Op, aliases_in
 from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
@@ -175,6 +175,6 @@ def made_by(func: Any, op: Op, alias: Alias, table: GhostTable, device: torch.de
         kwargs = {k: stand_ins(v) for k, v in op.kwargs.items() if k not in variant.dropped}
     result = table.outcome(key, func, ghosts, kwargs, device).result
     made = result[variant.num_results + op.writes.index(alias)] if variant.returns_list else result
-    if not isinstance(made, Made):
+    if not isinstance(made, NewTensor):
         return alias.spec
     return replace(alias.spec, shape=made.size, stride=made.stride, dtype=made.dtype).frozen()

@@ -29,7 +29,7 @@ def rng_state(generator: torch.Generator | None = None) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Replay:
+class Redraw:
     """A random op that draws what it drew when the generator was in a state that it is given."""
 
     op: OpOverload | Pure

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged, is_leaf
-from foregrad.functionalize.effects import Hook, Replay, RequireGrad, Step
+from foregrad.functionalize.effects import Hook, RedoView, RequireGrad, Step
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Op
@@ -69,5 +69,5 @@ def _refuse_other_shape(lifted: Lifted, changes: Sequence[Op]) -> None:
 def _looks_at(step: Step, number: int) -> bool:
     """Whether a step makes a view of an object, or changes its geometry: both are otherwise once that requires a
     gradient."""
-    first = step.args[0] if isinstance(step, Replay) and step.args else None
+    first = step.args[0] if isinstance(step, RedoView) and step.args else None
     return getattr(first, "object", None) == number

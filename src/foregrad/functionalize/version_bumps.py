@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from foregrad.functionalize.effects import Bump, Replay, Step, is_bump, is_view
+from foregrad.functionalize.effects import Bump, RedoView, Step, is_bump, is_view
 from foregrad.functionalize.version_counters import Counters
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
@@ -40,7 +40,7 @@ class Versions:
         late: list[Placed] = []
         bumps = [(place, self.counters.of(step.target)) for place, step in steps if is_bump(step)]
         for place, step in steps:
-            counter = self.counters.of(step.target) if isinstance(step, Replay) else None
+            counter = self.counters.of(step.target) if isinstance(step, RedoView) else None
             if counter not in self.inputs or any(at > place and of == counter for at, of in bumps):
                 continue
             last = max(self._written(counter), default=-1)

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.autograd.graph import saved_tensors_hooks
 
-from foregrad.graph.policy import Kept
+from foregrad.graph.policy import KeptTensor
 from foregrad.process.forks import lock
 from foregrad.record.ghosts.table import written
 from foregrad.torch_private.autograd import version_of
@@ -43,7 +43,7 @@ def allow_mutation_on_saved_tensors() -> Iterator[Mutations]:
         yield mutations
 
 
-class _Held(Kept):
+class _Held(KeptTensor):
     """A saved tensor that watches its memory."""
 
     __slots__ = ("__weakref__", "_storages")

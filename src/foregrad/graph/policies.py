@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from foregrad.graph.policy import Copy, Policy, memory_of
+from foregrad.graph.policy import MemoryCopy, Policy, memory_of
 from foregrad.torch_private.autograd_graph import storage_id
 from foregrad.torch_private.pytree import tree_leaves, tree_map_only
 
@@ -51,10 +51,10 @@ class save_on_cpu(Policy):
         host.copy_(elements, non_blocking=pinned)
         return host, host.nbytes
 
-    def load(self, copy: Copy) -> torch.Tensor:
+    def load(self, copy: MemoryCopy) -> torch.Tensor:
         return copy.data.to(copy.device, non_blocking=self.pin_memory)
 
-    def load_ahead(self, copy: Copy) -> Any:
+    def load_ahead(self, copy: MemoryCopy) -> Any:
         stream = self._streams.get(copy.device)
         if stream is None:
             stream = self._streams[copy.device] = self._device.Stream(copy.device)
@@ -98,10 +98,10 @@ class save_on_disk(Policy):
         num_bytes = file.path.write_bytes(_bytes_of(elements.cpu()))
         return file, num_bytes
 
-    def load(self, copy: Copy) -> torch.Tensor:
+    def load(self, copy: MemoryCopy) -> torch.Tensor:
         return copy.data.read(copy.size, copy.dtype).to(copy.device)
 
-    def load_ahead(self, copy: Copy) -> Any:
+    def load_ahead(self, copy: MemoryCopy) -> Any:
         # The thread has the file, not the copy: this would keep its own future.
         return _InFile(_reader(os.getpid()).submit(copy.data.read, copy.size, copy.dtype), copy.device)
 
@@ -176,7 +176,7 @@ class save_as(Policy):
             kept = elements.clone()
         return kept, kept.nbytes
 
-    def load(self, copy: Copy) -> torch.Tensor:
+    def load(self, copy: MemoryCopy) -> torch.Tensor:
         return copy.data.to(copy.dtype)
 
 
@@ -216,7 +216,7 @@ class save_quantized(Policy):
         data = self._squeeze(codes), low, step
         return data, sum(part.nbytes for part in data)
 
-    def load(self, copy: Copy) -> torch.Tensor:
+    def load(self, copy: MemoryCopy) -> torch.Tensor:
         if isinstance(copy.data, torch.Tensor):
             return copy.data
         codes, low, step = copy.data
@@ -261,7 +261,7 @@ class save_with(Policy):
         data = tree_map_only(torch.Tensor, lambda t: t.clone() if memory in memory_of([t]) else t, data)
         return data, sum(_size(leaf) for leaf in tree_leaves(data))
 
-    def load(self, copy: Copy) -> torch.Tensor:
+    def load(self, copy: MemoryCopy) -> torch.Tensor:
         return self._unpack_elements(copy.data)
 
 

@@ -57,8 +57,8 @@ class Policy(saved_tensors_hooks):
     def __init__(self, *, min_bytes: int = 0) -> None:
         self.min_bytes = min_bytes
         self._lock = lock()
-        self._copies: weakref.WeakValueDictionary[Any, Copy] = weakref.WeakValueDictionary()
-        self._latest: weakref.ref[Copy] | None = None
+        self._copies: weakref.WeakValueDictionary[Any, MemoryCopy] = weakref.WeakValueDictionary()
+        self._latest: weakref.ref[MemoryCopy] | None = None
         self._num_tensors = self._saved = self._left_alone = self._moved = 0
         self._seconds = 0.0
 
@@ -70,11 +70,11 @@ class Policy(saved_tensors_hooks):
         """Whatever `load` needs, and how many bytes it takes."""
         raise NotImplementedError
 
-    def load(self, copy: Copy) -> torch.Tensor:
+    def load(self, copy: MemoryCopy) -> torch.Tensor:
         """The elements again, with their dtype and on their device."""
         raise NotImplementedError
 
-    def load_ahead(self, copy: Copy) -> Any:
+    def load_ahead(self, copy: MemoryCopy) -> Any:
         """Begin to load: `.result()` of what is returned waits for the elements."""
         raise NotImplementedError
 
@@ -98,7 +98,7 @@ class Policy(saved_tensors_hooks):
             self._saved += num_bytes
             if is_left:
                 self._left_alone += num_bytes
-                return Kept(tensor)
+                return KeptTensor(tensor)
             start = perf_counter()
             packed = self._pack(tensor)
             self._seconds += perf_counter() - start
@@ -106,7 +106,7 @@ class Policy(saved_tensors_hooks):
 
     def unpack_hook(self, packed: Packed) -> torch.Tensor:
         """Called by torch when a node needs a tensor that it has saved."""
-        if isinstance(packed, Kept):
+        if isinstance(packed, KeptTensor):
             return packed.unpack()
         node = current_autograd_node()
         if node is not None and node.name() in _FILL_WHAT_THEY_SAVED:
@@ -128,15 +128,15 @@ class Policy(saved_tensors_hooks):
                 copy = self._copies[piece.key] = self._copy(piece)
         return PackedView(self, copy, piece.geometry)
 
-    def _copy(self, piece: Piece) -> Copy:
+    def _copy(self, piece: Piece) -> MemoryCopy:
         elements = piece.elements()
         data, num_bytes = self.store(elements)
-        copy = Copy(data, num_bytes, piece.source, elements)
+        copy = MemoryCopy(data, num_bytes, piece.source, elements)
         copy.before, self._latest = self._latest, weakref.ref(copy)
         self._moved += elements.numel() * elements.element_size()
         return copy
 
-    def restore(self, copy: Copy) -> torch.Tensor:
+    def restore(self, copy: MemoryCopy) -> torch.Tensor:
         """The elements of a copy; tensors that are in use at the same time share them."""
         elements = copy.in_use()
         if elements is None:
@@ -147,7 +147,7 @@ class Policy(saved_tensors_hooks):
         self._fetch_ahead(copy)
         return elements
 
-    def _fetch_ahead(self, copy: Copy) -> None:
+    def _fetch_ahead(self, copy: MemoryCopy) -> None:
         """What was saved just before is asked for next."""
         for _ in range(self.prefetch):
             previous = copy.before() if copy.before is not None else None
@@ -158,7 +158,7 @@ class Policy(saved_tensors_hooks):
                 copy.ahead = self.load_ahead(copy)
 
 
-class Copy:
+class MemoryCopy:
     """What a policy keeps of one piece of memory."""
 
     __slots__ = (
@@ -179,7 +179,7 @@ class Copy:
         self.source = source  # keeps the id of the storage, which is in the key of the piece, from being used again
         self.size, self.dtype, self.device = elements.numel(), elements.dtype, elements.device
         self.ahead: Any = None
-        self.before: weakref.ref[Copy] | None = None
+        self.before: weakref.ref[MemoryCopy] | None = None
         self._restored: tuple[WeakStorage, int] | None = None
 
     def remember(self, elements: torch.Tensor) -> None:
@@ -226,7 +226,7 @@ class Packed:
         raise NotImplementedError
 
 
-class Kept(Packed):
+class KeptTensor(Packed):
     """A saved tensor as it was, for as long as nobody writes to it: torch checks no version where there are hooks."""
 
     __slots__ = ("tensor", "version")
@@ -263,7 +263,7 @@ class PackedView(Packed):
 
     __slots__ = ("copy", "geometry", "owner")
 
-    def __init__(self, owner: Policy, copy: Copy, geometry: Geometry) -> None:
+    def __init__(self, owner: Policy, copy: MemoryCopy, geometry: Geometry) -> None:
         self.owner, self.copy, self.geometry = owner, copy, geometry
 
     @property

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.functionalize.effects import Copy, GoOn
+from foregrad.functionalize.effects import GoOn, Write
 from foregrad.program.dead_code import is_view
 from foregrad.program.program import Program
 from foregrad.record.lift.inputs import Lifted
@@ -81,7 +81,7 @@ def _targets(program: Program) -> dict[int, int]:
     results: Any = halves.forward.graph.output_node().args[0]
     for step in calling.effects.steps:
         known = calling.effects.inputs.get(step.target)
-        if not isinstance(step, Copy) or step.how in ("grad", "leaf") or known is None or step.target not in lifted:
+        if not isinstance(step, Write) or step.how in ("grad", "leaf") or known is None or step.target not in lifted:
             continue
         place = calling.aliases[step.alias]
         value = results[halves.outputs.index(place)]

@@ -5,7 +5,7 @@ Workers of a DataLoader and `multiprocessing` with "fork" are such children. Fou
 
 - every lock is made by `lock()`: one that another thread held at the fork is free in the child;
 - what threads of a pool were to do is forgotten by a function that is registered with `in_child`;
-- what is otherwise in the process for a while is a `Held`, and is put back in the child;
+- what is otherwise in the process for a while is a `TemporaryChange`, and is put back in the child;
 - work that leaves something half done (a recording has tensors without data in the user's modules, an import has its
   lock) stands in `undivided()`: a fork in another thread waits until it is done, or pauses in `divided()`.
 

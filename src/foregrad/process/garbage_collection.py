@@ -6,10 +6,10 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from foregrad.process.temporary import Held
+from foregrad.process.temporary import TemporaryChange
 
 
-class _Collection(Held):
+class _Collection(TemporaryChange):
     was_enabled = False
 
     def change(self) -> None:

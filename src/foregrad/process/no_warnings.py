@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from foregrad.process.temporary import Held
+from foregrad.process.temporary import TemporaryChange
 
 
-class _Filter(Held):
+class _Filter(TemporaryChange):
     """A filter that ignores the warnings of quiet threads. `warnings.catch_warnings` is one for all threads: two of
     them that end in the order in which they began leave the filters of the first to the process."""
 

@@ -28,7 +28,7 @@ _PATIENCE_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Part:
+class TimedPart:
     """A named part of some work, and its time; `depth` is how many parts it stands inside of."""
 
     name: str
@@ -40,7 +40,7 @@ class Part:
 class Timings:
     """The parts of some work in the order in which they began; prints as a table."""
 
-    parts: list[Part] = field(default_factory=list)
+    parts: list[TimedPart] = field(default_factory=list)
 
     @property
     def seconds(self) -> float:
@@ -70,14 +70,14 @@ class _Watch:
 
     def enter(self, name: str) -> int:
         place = len(self.timings.parts)
-        self.timings.parts.append(Part(name, 0.0, self.depth))
+        self.timings.parts.append(TimedPart(name, 0.0, self.depth))
         self.depth += 1
         self._show(name)
         return place
 
     def leave(self, place: int, seconds: float) -> None:
         self.depth -= 1
-        part = Part(self.timings.parts[place].name, seconds, self.depth)
+        part = TimedPart(self.timings.parts[place].name, seconds, self.depth)
         self.timings.parts[place] = part
         if self.is_shown and self.status is None:
             log.info("%s: %s%s took %.2f s", self.title, "  " * part.depth, part.name, seconds)

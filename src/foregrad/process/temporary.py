@@ -1,4 +1,4 @@
-"""Held: something of the process that is otherwise for a while, for as many threads as like.
+"""Temporary changes of the process, for as many threads as like.
 
 The first to come changes it and the last to go puts it back, whatever happens. No lock is held while other code runs,
 so threads that wait for each other do not block each other here. A copy of the process has one thread: what the others
@@ -18,10 +18,10 @@ from foregrad.process.forks import in_child, is_mine, lock
 
 _lock = lock(is_brief=True)  # for the moment of a change only
 _numbers = itertools.count()
-_all: weakref.WeakSet[Held] = weakref.WeakSet()
+_all: weakref.WeakSet[TemporaryChange] = weakref.WeakSet()
 
 
-class Held:
+class TemporaryChange:
     """A change of the process. `change` makes it and `put_back` undoes it; each may be called twice in a row."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Held:
                 self.put_back()
 
 
-class _Attribute(Held):
+class _Attribute(TemporaryChange):
     def __init__(self, owner: Any, name: str, value: Any) -> None:
         super().__init__()
         self._place, self._value = (owner, name), value

@@ -11,7 +11,7 @@ from torch import fx
 from foregrad.core.signature import Input, Output, Signature, identifier
 from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.spec import NumberSpec, Spec, TokenSpec
-from foregrad.functionalize.effects import Attach, Copy, Effects, Ref, siblings
+from foregrad.functionalize.effects import Attach, Effects, Ref, Write, siblings
 from foregrad.functionalize.functionalize import Functionalizer
 from foregrad.functionalize.plan_effects import plan_effects
 from foregrad.functionalize.version_counters import Counters
@@ -20,7 +20,7 @@ from foregrad.program.effect_chains import link
 from foregrad.program.program import Calling, Program
 from foregrad.program.version_checks import Checks
 from foregrad.program.wrapper_edges import gradient_names, part_names, wrapping_of
-from foregrad.record.lift.declared_state import Store
+from foregrad.record.lift.declared_state import StateStore
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording
@@ -53,7 +53,7 @@ class Stage:
     survey: Survey | None = None  # of what lies between the two
     phase: int = 0
     earlier: Backward | None = None
-    stored: tuple[Store, ...] = ()  # what the function puts into modules and declared state
+    stored: tuple[StateStore, ...] = ()  # what the function puts into modules and declared state
     grads: tuple[tuple[Any, Any], ...] = ()  # which tensors get which .grad; an `OuterRef` for those that wrap others
     live: frozenset[int] = frozenset()  # inputs that an earlier program of the recording reads as backward finds them
 
@@ -176,7 +176,7 @@ class _Builder:
             node = self.functional.read_in_place(base.alias)
             self._output("output", self._result_name(number, base), base.alias.spec, node, number)
         for step in self.effects.steps:
-            if isinstance(step, (Copy, Attach)) and step.alias not in self.places:
+            if isinstance(step, (Write, Attach)) and step.alias not in self.places:
                 self.places[step.alias] = len(self.outputs)
                 node = self.functional.read(step.alias)
                 self._output("write", self._object_name(step.target), step.alias.spec, node, step.target)
@@ -212,7 +212,7 @@ class _Builder:
     def _find_homes(self) -> None:
         """Values that lie in the memory of an input or of a result once the call is over: there autograd saves them."""
         written = {base.alias.storage: base for base in self.effects.returned.values()}
-        targets = {s.target: s for s in self.effects.steps if isinstance(s, Copy)}
+        targets = {s.target: s for s in self.effects.steps if isinstance(s, Write)}
         storages = {self.effects.inputs[n].alias.storage: n for n in targets if n in self.effects.inputs}
         for node, alias in self.functional.current().items():
             number = storages.get(alias.storage)

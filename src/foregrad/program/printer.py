@@ -24,7 +24,7 @@ from torch import fx
 from foregrad.core.signature import Input, Output, Signature
 from foregrad.core.spec import Spec, dtype_text
 from foregrad.functionalize.pure_variants import Pure
-from foregrad.functionalize.redraw import Replay
+from foregrad.functionalize.redraw import Redraw
 from foregrad.program.recompute_marks import mark_text
 from foregrad.record.trace import Origin
 from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
@@ -84,7 +84,7 @@ def target_text(target: Any) -> str:
     """An op as `aten.mul`, with its overload only where it is not the usual one."""
     if isinstance(target, Pure):
         return f"pure({target_text(target.op)})"
-    if isinstance(target, Replay):
+    if isinstance(target, Redraw):
         return f"replay({target_text(target.op)})"
     if not isinstance(target, OpOverload):
         return getattr(target, "__name__", str(target))

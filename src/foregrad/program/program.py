@@ -21,7 +21,7 @@ from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
 from foregrad.program.version_checks import Checks
 from foregrad.program.wrapper_edges import Wrapping
-from foregrad.record.lift.declared_state import Store
+from foregrad.record.lift.declared_state import StateStore
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.symbols.numbers import Expression
@@ -48,7 +48,7 @@ class Calling:
     backward_error: Exception | None
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
     checks: Checks
-    stored: tuple[Store, ...]  # what to put into modules and declared state; `Ref`s for tensors
+    stored: tuple[StateStore, ...]  # what to put into modules and declared state; `Ref`s for tensors
     grads: tuple[tuple[Any, Any], ...]  # the .grad to assign: to which tensor, which tensor or None; `Ref`s
     replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient

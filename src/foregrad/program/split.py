@@ -9,7 +9,7 @@ from torch import fx
 
 from foregrad.core.signature import Signature
 from foregrad.core.spec import Spec
-from foregrad.functionalize.redraw import Replay, state_before
+from foregrad.functionalize.redraw import Redraw, state_before
 from foregrad.program.dead_code import clean, is_draw, is_view, memory_of
 from foregrad.program.recompute_marks import copied, has_marks, is_recomputed
 from foregrad.torch_private.fx_graph import lazy_graph_module
@@ -167,7 +167,7 @@ class _Splitter:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
             copies[node].meta["is_again"] = node in half.earlier and is_recomputed(node)
             if node in half.earlier and node in self.states:
-                copies[node].target = Replay(node.target)  # type: ignore[arg-type]
+                copies[node].target = Redraw(node.target)  # type: ignore[arg-type]
                 copies[node].args = (copies[self.states[node]], *copies[node].args)
         graph.output(tuple(copies[o] if isinstance(o, fx.Node) else None for o in outputs))
         clean(graph)

@@ -13,7 +13,7 @@ from foregrad.core.errors import ProgramError
 from foregrad.core.signature import INPUT_ROLES, OUTPUT_ROLES, Signature
 from foregrad.core.tokens import after
 from foregrad.functionalize.pure_variants import Pure
-from foregrad.functionalize.redraw import Replay, rng_state
+from foregrad.functionalize.redraw import Redraw, rng_state
 from foregrad.program.dead_code import is_view
 from foregrad.program.effect_chains import broken_links
 from foregrad.program.recompute_marks import broken_marks
@@ -62,7 +62,7 @@ def _only_ops(program: Checked) -> Iterator[str]:
 
 
 def _is_op(target: Any) -> bool:
-    return isinstance(target, (OpOverload, Pure, Replay)) or target in (operator.getitem, after, rng_state)
+    return isinstance(target, (OpOverload, Pure, Redraw)) or target in (operator.getitem, after, rng_state)
 
 
 def _no_writes(program: Checked) -> Iterator[str]:

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 
 from foregrad.core.wrapper_autograd import Whole
-from foregrad.core.wrapper_subclass import Form, Recipe
+from foregrad.core.wrapper_subclass import GradientForm, WrapperRecipe
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording
-from foregrad.record.wrapper_results import Look, Made, OuterRef
+from foregrad.record.wrapper_results import OuterRef, ResultView, WrappedResult
 
 
 @dataclass(frozen=True)
 class Wrap:
     """A result to make: around these objects, with this version; `form` is that of its gradient, if it has one."""
 
-    recipe: Recipe
+    recipe: WrapperRecipe
     objects: tuple[int, ...]
-    form: Form | None
+    form: GradientForm | None
     version: int
 
 
@@ -30,13 +30,13 @@ class Wrapping:
     """Inputs that wrap others, results that do, and gradients that do."""
 
     inputs: tuple[Outer, ...] = ()
-    made: tuple[Wrap | Look, ...] = ()
+    made: tuple[Wrap | ResultView, ...] = ()
     rewritten: tuple[tuple[Outer, OuterRef], ...] = ()  # inputs that get the history of what was made
     gradients: tuple[Whole | None, ...] = ()  # for each gradient, how it is made; empty if all are plain
 
 
 def wrapping_of(recording: Recording, backward: Backward | None) -> Wrapping:
-    made = tuple(_wrap(recording, one) if isinstance(one, Made) else one for one in recording.wrapped.made)
+    made = tuple(_wrap(recording, one) if isinstance(one, WrappedResult) else one for one in recording.wrapped.made)
     return Wrapping(
         inputs=tuple(recording.inputs.outer),
         made=made,
@@ -45,7 +45,7 @@ def wrapping_of(recording: Recording, backward: Backward | None) -> Wrapping:
     )
 
 
-def _wrap(recording: Recording, made: Made) -> Wrap:
+def _wrap(recording: Recording, made: WrappedResult) -> Wrap:
     objects = tuple(recording.recorder.alias(part).object for part in made.parts)
     return Wrap(made.recipe, objects, made.form, made.version)
 
@@ -61,7 +61,7 @@ def part_names(recording: Recording, grads: Iterable[tuple[Any, Any]], ghost: to
         places = places or [outer.name for outer, ref in recording.wrapped.rewritten if ref.index == index]
         stored = f"{_name(recording, owners[index])}.grad" if index in owners else recording.wrapped.names.get(index)
         places = places or [stored or f"object {index}"]
-        if isinstance(made, Made):
+        if isinstance(made, WrappedResult):
             pairs = zip(made.parts, made.paths, strict=True)
             found += [place + path for part, path in pairs if part is ghost for place in places]
     return found

@@ -9,7 +9,7 @@ import torch
 
 from foregrad.core.size import Size
 from foregrad.record.ghosts.devices import Device
-from foregrad.record.ghosts.op_results import Made, Outcome, outcome_with
+from foregrad.record.ghosts.op_results import NewTensor, Outcome, outcome_with
 from foregrad.record.impure import effect_of, is_random
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import Expression
@@ -71,7 +71,7 @@ def largest_outcome(func: OpOverload, args: Any, elsewhere: Device) -> Outcome |
     if func not in SIZE_UNKNOWN:
         return None
     size, device = (args[0].numel(),), None if args[0].is_cpu else elsewhere.true
-    return Outcome((Made(size, (1,), args[0].dtype, device), Made((0,), (1,), torch.int64, device)), ())
+    return Outcome((NewTensor(size, (1,), args[0].dtype, device), NewTensor((0,), (1,), torch.int64, device)), ())
 
 
 def _known_values(value: Any, known: Known) -> Any:

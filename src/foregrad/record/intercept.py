@@ -25,7 +25,7 @@ from foregrad.record.ghosts.table import written
 from foregrad.record.lift.grads import Grads
 from foregrad.record.lift.input_questions import Questions
 from foregrad.record.lift.inputs import Inputs
-from foregrad.record.lift.wrapper_views import Looks
+from foregrad.record.lift.wrapper_views import WrapperViews
 from foregrad.record.origins import where
 from foregrad.record.python.clocks import Moment
 from foregrad.record.python.patched_methods import originals
@@ -63,7 +63,7 @@ class Intercept(TorchFunctionMode):
         self._grads = grads
         self.retained: list[tuple[Tensor, Origin]] = []  # no leaves, told to keep their gradient, and where
         self.flags: list[tuple[int, int, bool]] = []  # objects told to require a gradient or not, and after which op
-        self.looks = Looks()
+        self.looks = WrapperViews()
         self.questions = Questions(recorder, inputs)
         self.has_attention = False
         self.hooked: list[tuple[str, Any, Any]] = []  # objects whose methods, in C, are hooks, and code that says so

@@ -24,7 +24,7 @@ from foregrad.record.ghosts.allocate import memory_of, new_ghost
 from foregrad.record.ghosts.op_results import Outcome, SparseResult
 from foregrad.record.ghosts.sparse import sparse_result
 from foregrad.record.ghosts.table import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
-from foregrad.record.ghosts.tensors import Tensors
+from foregrad.record.ghosts.tensors import GhostTensors
 from foregrad.record.impure import draws, generator_in, goes_by_data
 from foregrad.record.origins import Origins, where
 from foregrad.record.python.executed_code import Executed
@@ -62,7 +62,7 @@ _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.me
 _SKIPPED = {"prim", "profiler"}  # namespaces of ops that compute nothing
 
 
-class Recorder(Tensors, TorchDispatchMode):
+class Recorder(GhostTensors, TorchDispatchMode):
     """Turns calls into `Op`s over `Alias`es.
 
     `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
@@ -70,7 +70,7 @@ class Recorder(Tensors, TorchDispatchMode):
 
     def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None = None) -> None:
         TorchDispatchMode.__init__(self)
-        Tensors.__init__(self, lift, sizes)
+        GhostTensors.__init__(self, lift, sizes)
         self.ops: list[Op] = []
         self.constants: dict[Storage, torch.Tensor] = {}
         self.live: set[Storage] = set()

@@ -28,17 +28,17 @@ from foregrad.record.lift.grads import Grads
 from foregrad.record.lift.inputs import Inputs
 from foregrad.record.python.called_modules import CalledModules
 from foregrad.record.python.clocks import clocks_give_moments, refuse_moment
-from foregrad.record.python.container_arguments import Given
+from foregrad.record.python.container_arguments import ContainerArguments
 from foregrad.record.python.random_numbers import Watched
 from foregrad.record.python.user_backwards import Backwards
-from foregrad.record.python.world_reads import File
+from foregrad.record.python.world_reads import FileRead
 from foregrad.record.recorder import Recorder
 from foregrad.record.session import CHECKPOINT, NO_ANOMALIES, NO_TORCH_COMPILE
 from foregrad.record.symbols.data_values import item_of, items_in_max_and_min
 from foregrad.record.symbols.dimensions import Sizes, fakes
-from foregrad.record.symbols.numbers import Numbers, expression_of, numbers_in_math
+from foregrad.record.symbols.numbers import SymbolicNumbers, expression_of, numbers_in_math
 from foregrad.record.trace import Alias, Op, Origin
-from foregrad.record.wrapper_results import Made, WrappedResults
+from foregrad.record.wrapper_results import WrappedResult, WrappedResults
 from foregrad.torch_private.autograd import enter_again, no_saved_tensor_hooks
 from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
 from foregrad.torch_private.dispatch import autocast_disabled, no_dispatch_modes
@@ -117,14 +117,14 @@ class Recording:
         if sizes is not None:
             sizes.here = self.recorder.here
         self.inputs = Inputs(self.recorder)
-        self.watched, self.given = Watched(self.recorder.executed), Given()
+        self.watched, self.given = Watched(self.recorder.executed), ContainerArguments()
         self.grads = Grads(self.recorder, self.inputs, self.watched.outside.enter)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
         self.modules = CalledModules(self.recorder, names)
-        self.numbers = Numbers(lambda: self.recorder.module)
+        self.numbers = SymbolicNumbers(lambda: self.recorder.module)
         self.backwards = Backwards(self.recorder.executed, self.intercept.hooked)
-        self.files: dict[str, File] = {}  # that were read
+        self.files: dict[str, FileRead] = {}  # that were read
         self.num_forward = 0
         self.outputs: list[Any] = []
         self.items: set[int] = set()  # places of outputs of which the number is returned
@@ -139,7 +139,7 @@ class Recording:
         with fakes(self.sizes):
             self.inputs.lift_arguments(tensors, self.definition)
         ghost_args, ghost_kwargs = structure.unflatten([self.inputs.ghost_of(leaf) for leaf in leaves])
-        self.given = Given((args, kwargs), (ghost_args, ghost_kwargs))
+        self.given = ContainerArguments((args, kwargs), (ghost_args, ghost_kwargs))
         self.watched.outside.copied = self.given.copied
         try:
             with (
@@ -186,7 +186,7 @@ class Recording:
     @property
     def results(self) -> list[torch.Tensor]:
         """The tensors that the function returned; of those that wrap others, the parts."""
-        made = [part for one in self.wrapped.made if isinstance(one, Made) for part in one.parts]
+        made = [part for one in self.wrapped.made if isinstance(one, WrappedResult) for part in one.parts]
         return [*(o for o in self.outputs if isinstance(o, torch.Tensor)), *made]
 
     def _refusal(self, error: Exception) -> CaptureError | None:

@@ -16,7 +16,7 @@ from foregrad.record.lift.locate import Location, Variable, variables
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.python.container_arguments import Edits
 from foregrad.record.python.escapes import Escape, escapes
-from foregrad.record.python.side_effects import Beside, Change, refuse_number_or_tensor, tensors_in
+from foregrad.record.python.side_effects import Change, SideEffects, refuse_number_or_tensor, tensors_in
 from foregrad.record.recording import Recording
 from foregrad.record.results import reshaped_views
 from foregrad.record.trace import Alias, aliases_in
@@ -24,7 +24,7 @@ from foregrad.torch_private.native_code import has_hidden_hooks
 
 
 def changes_of(
-    recording: Recording, beside: Beside, python: str | None
+    recording: Recording, beside: SideEffects, python: str | None
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """What a program does not repeat of what the function does in Python; and what it changes outside itself, if it is
     no step: the program is then that of one call."""

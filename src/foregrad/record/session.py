@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from foregrad.process.temporary import Held
+from foregrad.process.temporary import TemporaryChange
 from foregrad.torch_private.autograd import CHECKPOINT_OF_SAVED
 from foregrad.torch_private.autograd_engine import FUNCTION_CALLS
 from foregrad.torch_private.modules import MODULE_CALL
@@ -34,7 +34,7 @@ Act = Callable[..., Any]
 _ABSENT: Any = object()
 
 
-class Replacement(Held):
+class Replacement(TemporaryChange):
     """Functions of a module or class that act otherwise in threads that wish so."""
 
     def __init__(self, owner: Any, *names: str) -> None:
@@ -98,7 +98,7 @@ class _Generator:
         return getattr(GENERATOR.here or torch.default_generator, name)
 
 
-class DefaultGenerator(Held):
+class DefaultGenerator(TemporaryChange):
     """What `torch.get_rng_state`, `torch.manual_seed` and their like work on."""
 
     def change(self) -> None:
@@ -119,7 +119,7 @@ class DefaultGenerator(Held):
             yield own
 
 
-class NoAnomalies(Held):
+class NoAnomalies(TemporaryChange):
     """Anomaly mode is one for all threads; its engine looks for NaN in every gradient, which ghosts have not."""
 
     before: tuple[bool, bool] | None = None
@@ -164,7 +164,7 @@ GENERATOR = DefaultGenerator()
 NO_ANOMALIES = NoAnomalies()
 NO_TORCH_COMPILE = NoTorchCompile()
 
-ALL: tuple[Held, ...] = (
+ALL: tuple[TemporaryChange, ...] = (
     FUNCTION_CALLS,
     PRINT,
     LOG,

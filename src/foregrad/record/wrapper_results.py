@@ -15,11 +15,11 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.spec import Spec
 from foregrad.core.wrapper_autograd import Unwrapped, Whole
-from foregrad.core.wrapper_subclass import Form, Recipe, is_wrapper, named_parts, parts
+from foregrad.core.wrapper_subclass import GradientForm, WrapperRecipe, is_wrapper, named_parts, parts
 from foregrad.record.ghosts.sparse import Sparse
 from foregrad.record.lift.inputs import Inputs
 from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.record.lift.wrapper_views import Call, Looks
+from foregrad.record.lift.wrapper_views import Call, WrapperViews
 from foregrad.record.recorder import Recorder
 from foregrad.torch_private.autograd import no_saved_tensor_hooks, version_of
 from foregrad.torch_private.pytree import tree_flatten, tree_map_only
@@ -38,18 +38,18 @@ class OuterRef:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Made:
+class WrappedResult:
     """A result that wraps parts which the program gives."""
 
-    recipe: Recipe
+    recipe: WrapperRecipe
     parts: tuple[torch.Tensor, ...]
     paths: tuple[str, ...]
-    form: Form | None  # of its gradient, if it has one
+    form: GradientForm | None  # of its gradient, if it has one
     version: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Look:
+class ResultView:
     """A result that is a view of an input or of another result: each call makes it by the same function."""
 
     func: Any
@@ -62,14 +62,14 @@ class Look:
 class WrappedResults:
     """What each call makes of the parts that the program gives, in order."""
 
-    def __init__(self, recorder: Recorder, inputs: Inputs, looks: Looks, definition: str) -> None:
+    def __init__(self, recorder: Recorder, inputs: Inputs, looks: WrapperViews, definition: str) -> None:
         self._recorder = recorder
         self._inputs = inputs
         self._looks = looks
         self._definition = definition
         self._known: dict[int, OuterRef] = {}
         self._roots: list[torch.Tensor] = []  # of the results
-        self.made: list[Made | Look] = []
+        self.made: list[WrappedResult | ResultView] = []
         self.names: dict[int, str] = {}  # of what is made, by place
         self.rewritten: list[tuple[Outer, OuterRef]] = []  # inputs that have another history, and that history
 
@@ -131,22 +131,22 @@ class WrappedResults:
             raise self._refusal(f"stores a {type(value).__name__} with a history in {name}")
         return self.take(value, name)
 
-    def _look(self, call: Call, name: str) -> Look:
+    def _look(self, call: Call, name: str) -> ResultView:
         of = self.take(call.of, name)
         leaves, _ = tree_flatten((call.args, call.kwargs))
         if any(isinstance(leaf, torch.Tensor) and leaf is not call.of for leaf in leaves):
             raise self._refusal(f"returns a {type(call.of).__name__} that is a view chosen by other tensors")
         args, kwargs = tree_map_only(torch.Tensor, lambda _: of, (call.args, call.kwargs))
-        return Look(call.func, args, kwargs, call.item, call.grad_enabled)
+        return ResultView(call.func, args, kwargs, call.item, call.grad_enabled)
 
-    def _made(self, ghost: torch.Tensor, name: str) -> Made:
+    def _made(self, ghost: torch.Tensor, name: str) -> WrappedResult:
         """The parts of a tensor as results of their own, with its history if it has one."""
         if isinstance(ghost, Sparse):
             ghost.check()
-        recipe, paths = Recipe.of(ghost), tuple(path for path, _ in named_parts(ghost))
+        recipe, paths = WrapperRecipe.of(ghost), tuple(path for path, _ in named_parts(ghost))
         if not ghost.requires_grad:
             known = [part if self._recorder.knows(part) else self._inputs.lift(part) for part in parts(ghost)]
-            return Made(recipe, tuple(known), paths, None, version_of(ghost))
+            return WrappedResult(recipe, tuple(known), paths, None, version_of(ghost))
         if ghost.is_leaf:
             raise self._refusal(f"returns a {type(ghost).__name__} that it told to require a gradient")
         with no_saved_tensor_hooks(), self._recorder, torch.enable_grad():
@@ -156,9 +156,9 @@ class WrappedResults:
             raise self._refusal(f"returns a {recipe}, whose gradient is a {form.recipe} with other parts")
         if not any(part.requires_grad for part in found):
             raise self._refusal(f"returns a {recipe} that needs a gradient, none of whose parts can have one")
-        return Made(recipe, found, paths, form, version_of(ghost))
+        return WrappedResult(recipe, found, paths, form, version_of(ghost))
 
-    def _form(self, ghost: torch.Tensor, recipe: Recipe, name: str) -> Form:
+    def _form(self, ghost: torch.Tensor, recipe: WrapperRecipe, name: str) -> GradientForm:
         """What the gradient of a result is expected to look like: like the result, contiguous, and as that wishes."""
         start = len(self._recorder.ops)
         like = recipe.wrap(parts(ghost)).contiguous()
@@ -166,7 +166,7 @@ class WrappedResults:
         like = like if wish is None else wish()
         if not is_wrapper(like):
             raise self._refusal(f"returns a {recipe}, whose gradient is a {type(like).__name__}")
-        form = Form(name, Recipe.of(like), tuple(Spec.of(part) for part in parts(like)))
+        form = GradientForm(name, WrapperRecipe.of(like), tuple(Spec.of(part) for part in parts(like)))
         self._recorder.forget(start)
         return form
 

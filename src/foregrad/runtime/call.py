@@ -13,7 +13,7 @@ from foregrad.backends.guarded_code import Guarded
 from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import whole
-from foregrad.functionalize.effects import GoOn, Replay, siblings
+from foregrad.functionalize.effects import GoOn, RedoView, siblings
 from foregrad.program.dead_code import is_view
 from foregrad.program.split import Saved
 from foregrad.record.lift.inputs import Lifted
@@ -85,7 +85,7 @@ class CallWriter:
         self.carried = [lifted for lifted in self.differentiable if not lifted.is_leaf or lifted.is_view]
         self.others = siblings(self.effects)
         # Autograd saves an input as it is by then: one that gets another geometry or other data is saved as it was.
-        self.renamed = {f"o{s.target}" for s in self.effects.steps if isinstance(s, Replay) and s.is_in_place}
+        self.renamed = {f"o{s.target}" for s in self.effects.steps if isinstance(s, RedoView) and s.is_in_place}
         self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
 
     def _given(self, place: int) -> Lifted | Expression | Size | Formula:

@@ -17,7 +17,7 @@ from foregrad.core.size import VARYING, Shape
 from foregrad.core.source import Source
 from foregrad.core.spec import is_number
 from foregrad.functionalize.effects import Ref
-from foregrad.record.lift.declared_state import Container, Declared, Slot, Store
+from foregrad.record.lift.declared_state import Container, Declared, Slot, StateStore
 from foregrad.record.lift.inputs import Inputs
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import INFIX, Expression, Told
@@ -176,7 +176,7 @@ def key_text(key: Any, source: Source, bound: dict[int, str]) -> str:
     return source.constant(key)
 
 
-def emit_stores(source: Source, stores: Iterable[Store], inputs: Inputs) -> None:
+def emit_stores(source: Source, stores: Iterable[StateStore], inputs: Inputs) -> None:
     """Put what the program made where the function puts it."""
     bound = {id(lifted.real): f"o{lifted.alias.object}" for lifted in inputs.all}
     bound |= {id(outer.real): f"w{outer.index}" for outer in inputs.outer}

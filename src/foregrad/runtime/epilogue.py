@@ -13,18 +13,18 @@ from foregrad.core.history import history_of
 from foregrad.core.size import VARYING, sizes_in
 from foregrad.core.source import Source
 from foregrad.functionalize.effects import (
+    AsFunctionView,
     Attach,
     Bump,
-    Copy,
     Effects,
     GoOn,
     Hook,
+    RedoView,
     Ref,
-    Replay,
     RequireGrad,
     Reshape,
     Step,
-    Wrap,
+    Write,
 )
 from foregrad.record.intercept import SET_DATA
 from foregrad.record.trace import Alias
@@ -109,7 +109,7 @@ def after_donation(steps: tuple[Step, ...], places: dict[Alias, int], written: f
     """The steps that are left where the program has written some values itself: their version counters are not."""
     left: list[Step] = []
     for step in steps:
-        if not isinstance(step, Copy) or places[step.alias] not in written:
+        if not isinstance(step, Write) or places[step.alias] not in written:
             left.append(step)
         elif step.how == "no_grad":
             last = left.pop() if left and isinstance(left[-1], Bump) else None
@@ -126,7 +126,7 @@ def emit_steps(source: Source, steps: tuple[Step, ...], places: dict[Alias, int]
 
 def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bool) -> bool:
     target = f"o{step.target}"
-    if isinstance(step, Replay):
+    if isinstance(step, RedoView):
         grad_enabled = set_mode(source, grad_enabled, step.grad_enabled)
         _emit_stamp(source, step.stamp)
         if step.is_in_place and step.grad_enabled:
@@ -152,7 +152,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
     elif isinstance(step, Bump):
         bump = source.name("increment_version", increment_version)
         source.line(f"{bump}(({''.join(f'o{number}, ' for number in step.targets)}))")
-    elif isinstance(step, Copy):
+    elif isinstance(step, Write):
         value = f"r{places[step.alias]}"
         target = look(target, step.alias.geometry, "view") if step.is_part else target
         if step.how == "data":
@@ -163,7 +163,7 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         else:  # a custom Function would take its accumulator away from a leaf: torch 2.13 ends the process in backward
             grad_enabled = set_mode(source, grad_enabled, step.how == "leaf")
             source.line(f"{target}.copy_({value})")
-    elif isinstance(step, Wrap):
+    elif isinstance(step, AsFunctionView):
         grad_enabled = set_mode(source, grad_enabled, True)
         source.line(f"{target} = {source.name('function_view', FunctionView.apply)}({target})")
     elif isinstance(step, Attach):

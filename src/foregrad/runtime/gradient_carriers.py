@@ -7,7 +7,7 @@ import torch
 from foregrad.core.size import sizes_in
 from foregrad.core.source import Source
 from foregrad.record.lift.inputs import Lifted
-from foregrad.record.lift.wrapper_inputs import Outer, Part
+from foregrad.record.lift.wrapper_inputs import Outer, PlainInput
 
 
 def carrier(source: Source, given: Lifted | Outer) -> str:
@@ -18,7 +18,7 @@ def carrier(source: Source, given: Lifted | Outer) -> str:
     return source.name("carrier", carrier_of(given))
 
 
-def carrier_of(given: Part | Outer) -> torch.Tensor:
+def carrier_of(given: PlainInput | Outer) -> torch.Tensor:
     """Something without data that looks like an input."""
     if isinstance(given, Outer):
         return given.recipe.wrap([carrier_of(part) for part in given.parts])

@@ -10,11 +10,11 @@ import torch
 
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import Rewritten, Wrapped
-from foregrad.core.wrapper_subclass import Recipe
+from foregrad.core.wrapper_subclass import WrapperRecipe
 from foregrad.program.program import Calling
 from foregrad.program.wrapper_edges import Wrap, Wrapping
 from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.record.wrapper_results import Look, OuterRef
+from foregrad.record.wrapper_results import OuterRef, ResultView
 from foregrad.runtime.epilogue import set_mode
 from foregrad.torch_private.autograd import set_version, version_of
 
@@ -26,7 +26,7 @@ Standing = list[tuple[torch.Tensor, int]]
 class SameWrapper:
     """Whether a tensor wraps others as one did: its type, what it says of itself, its size, its place in autograd."""
 
-    recipe: Recipe
+    recipe: WrapperRecipe
     requires_grad: bool
     is_leaf: bool
 
@@ -38,7 +38,7 @@ class SameWrapper:
         is_kind: bool = type(tensor) is self.recipe.kind
         if not is_kind or tensor.requires_grad is not self.requires_grad or tensor.is_leaf is not self.is_leaf:
             return False
-        return Recipe.of(tensor) == self.recipe
+        return WrapperRecipe.of(tensor) == self.recipe
 
 
 def standing(calling: Calling, counters: Sequence[int]) -> list[OuterRef]:
@@ -86,7 +86,7 @@ def emit_wrapping(source: Source, wrapping: Wrapping, standing: list[str], grad_
             now = f"{source.name('version_of', version_of)}(w{outer.index}) + {shift}"
             source.line(f"{source.name('set_version', set_version)}(w{outer.index}, {now})")
     for index, made in enumerate(wrapping.made):
-        if isinstance(made, Look):
+        if isinstance(made, ResultView):
             grad_enabled = set_mode(source, grad_enabled, made.grad_enabled)
             args = [_arg(source, a) for a in made.args] + [f"{k}={_arg(source, v)}" for k, v in made.kwargs.items()]
             item = "" if made.item is None else f"[{made.item}]"

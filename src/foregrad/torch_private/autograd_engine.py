@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.function import _SingleLevelFunction
 
-from foregrad.process.temporary import Held
+from foregrad.process.temporary import TemporaryChange
 
 __all__ = ["FUNCTION_CALLS", "accumulate", "apply_of", "functions_take", "run_engine", "with_engine"]
 
@@ -60,7 +60,7 @@ def functions_take(swap: Callable[[Any], Any]) -> Iterator[None]:
         yield
 
 
-class _FunctionCalls(Held):
+class _FunctionCalls(TemporaryChange):
     def change(self) -> None:
         _SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
 

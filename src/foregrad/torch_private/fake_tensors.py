@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from foregrad.process.temporary import Held
+from foregrad.process.temporary import TemporaryChange
 
 __all__ = [
     "DataDependentOutputException",
@@ -28,7 +28,7 @@ __all__ = [
 _LOGGERS = ("torch._subclasses.fake_tensor", "torch._inductor.ir", "torch.fx.experimental.symbolic_shapes")
 
 
-class _Quiet(Held):
+class _Quiet(TemporaryChange):
     """Loggers of torch that leave out what a thread does which wants it so."""
 
     def change(self) -> None:

@@ -22,7 +22,7 @@ from torch import fx
 
 from foregrad.process.folders import build_folder
 from foregrad.process.forks import divided, in_child
-from foregrad.process.temporary import Held, replaced
+from foregrad.process.temporary import TemporaryChange, replaced
 from foregrad.torch_private.fake_tensors import FakeTensorMode, quiet_torch
 
 P = ParamSpec("P")
@@ -65,7 +65,7 @@ def inductor_draws_like_eager() -> Iterator[None]:
         yield
 
 
-class _BernoulliOfEager(Held):
+class _BernoulliOfEager(TemporaryChange):
     """Inductor's lowering of one op, which all threads share, replaced by a call of the kernel."""
 
     before: Any = None
@@ -106,7 +106,7 @@ def draw_inside_loops(graph: fx.GraphModule, mode: FakeTensorMode) -> None:
         replace_random_passes(graph)
 
 
-class _OwnFolder(Held):
+class _OwnFolder(TemporaryChange):
     """The folder in which Inductor writes and from which it loads code: one of ours, which nobody else can write. Its
     own is in the temporary folder, under a name that anybody can take first."""
 

@@ -55,7 +55,7 @@ def _paths(path: Path, tree: Any, is_leaf: IsLeaf) -> Iterator[Path]:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Opened:
+class DataclassNode:
     """A dataclass as a node of a tree; unflattened, it is such an object again, made without its `__init__`."""
 
     kind: type
@@ -72,9 +72,9 @@ class Opened:
 
 
 register_pytree_node(
-    Opened,
+    DataclassNode,
     lambda opened: (list(opened.values), (opened.kind, opened.names)),
-    Opened.make,
+    DataclassNode.make,
     flatten_with_keys_fn=lambda opened: (
         [(GetAttrKey(name), value) for name, value in zip(opened.names, opened.values, strict=True)],
         (opened.kind, opened.names),
@@ -92,7 +92,7 @@ def open_dataclasses(tree: Any, is_new: Callable[[Any], bool], is_leaf: IsLeaf =
         seen.add(id(leaf))
         every = dict.fromkeys([*(field.name for field in dataclasses.fields(leaf)), *getattr(leaf, "__dict__", ())])
         names = tuple(name for name in every if hasattr(leaf, name))
-        return Opened(type(leaf), names, tuple(within(getattr(leaf, name)) for name in names))
+        return DataclassNode(type(leaf), names, tuple(within(getattr(leaf, name)) for name in names))
 
     def within(tree: Any) -> Any:
         has_any = any(map(_is_plain, tree_leaves(tree, is_leaf)))

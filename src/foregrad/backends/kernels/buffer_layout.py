@@ -8,14 +8,14 @@ from typing import Protocol, TypeVar
 _ALIGNMENT = 64
 
 
-class Piece(Protocol):
+class Buffer(Protocol):
     """A value: its size, and the steps that use it, in order."""
 
     num_bytes: int
     uses: list[int]
 
 
-P = TypeVar("P", bound=Piece)
+P = TypeVar("P", bound=Buffer)
 
 
 def arranged(pieces: Sequence[P]) -> tuple[dict[P, int], int]:

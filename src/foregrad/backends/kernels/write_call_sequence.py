@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from foregrad.backends.cpp_wrapper import Plan, Result
+from foregrad.backends.cpp_wrapper import CallPlan, Result
 from foregrad.backends.kernels.buffer_layout import arranged_in_order
 from foregrad.backends.kernels.call_sequence import Series
 from foregrad.regions.regions import RegionCall
@@ -73,7 +73,7 @@ class Function:
 
     address: Callable[[], int]
     run: Callable[..., None]
-    plan: Plan
+    plan: CallPlan
 
     @property
     def num_bytes(self) -> int:

@@ -29,7 +29,7 @@ class Readable(Protocol):
         ...
 
 
-class Opened(Readable, Protocol):
+class ByteSource(Readable, Protocol):
     """All bytes of an entry."""
 
     length: int
@@ -39,7 +39,7 @@ class Opened(Readable, Protocol):
         ...
 
 
-class Memory:
+class InMemory:
     """Bytes that are there already; what is read of them is no copy."""
 
     where = "the entry"
@@ -57,7 +57,7 @@ class Memory:
         return taken
 
 
-class File:
+class OpenFile:
     """A file from its byte `start` on, open as long as there is a reference to this."""
 
     def __init__(self, path: Path, start: int = 0) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from foregrad.cache.format import header as head
-from foregrad.cache.format.byte_source import File, Memory, Opened
+from foregrad.cache.format.byte_source import ByteSource, InMemory, OpenFile
 from foregrad.cache.format.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Entry:
     """A header that is right, and blobs whose digests are checked whenever they are asked for."""
 
     header: Header
-    source: Opened
+    source: ByteSource
 
     @property
     def about(self) -> dict[str, Any]:
@@ -160,7 +160,7 @@ def unpack(source: bytes | Path, *, trust: Trust | None = None, limits: Limits =
     return Entry(header, opened)
 
 
-def check_length(opened: Opened, header: Header) -> None:
+def check_length(opened: ByteSource, header: Header) -> None:
     """Refuse a file that has more or fewer bytes than its header says, or something between its blobs."""
     if opened.length != header.file_length:
         what = "is cut short" if opened.length < header.file_length else "has bytes after its end"
@@ -170,8 +170,8 @@ def check_length(opened: Opened, header: Header) -> None:
             raise corrupt(opened, f"has something in bytes {begin} to {end}, where zeros belong")
 
 
-def _open(source: bytes | Path) -> Opened:
-    return File(source) if isinstance(source, Path) else Memory(source)
+def _open(source: bytes | Path) -> ByteSource:
+    return OpenFile(source) if isinstance(source, Path) else InMemory(source)
 
 
 def _pieces(about: dict[str, Any], blobs: Mapping[str, Bytes], signer: Signer | None) -> Iterator[memoryview]:

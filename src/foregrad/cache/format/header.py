@@ -18,7 +18,7 @@ from foregrad.cache.format import strict_json
 from foregrad.cache.format.byte_source import Readable
 
 if TYPE_CHECKING:
-    from foregrad.cache.format.keys import Signature, Signer, Trust
+    from foregrad.cache.format.keys import FileSignature, Signer, Trust
 from foregrad.core.errors import CorruptArtifact
 
 MAGIC = b"\x89fg\r\n\x1a\n\0"
@@ -72,7 +72,7 @@ class Header:
 
     about: dict[str, Any]
     blobs: tuple[Blob, ...]
-    signature: Signature | None
+    signature: FileSignature | None
     sha256: str
     head_length: int
     file_length: int
@@ -176,15 +176,15 @@ def _write_text(about: dict[str, Any], rows: Sequence[Blob]) -> bytes:
     return text
 
 
-def _read_signature(source: Readable, block: bytes) -> Signature | None:
+def _read_signature(source: Readable, block: bytes) -> FileSignature | None:
     if not block:
         return None
     if len(block) > _SIGNATURE.size:
         algorithm, key_id = _SIGNATURE.unpack_from(block)
         if match := _ALGORITHM.fullmatch(algorithm):
-            from foregrad.cache.format.keys import Signature
+            from foregrad.cache.format.keys import FileSignature
 
-            return Signature(match[1].decode(), key_id, block[_SIGNATURE.size :])
+            return FileSignature(match[1].decode(), key_id, block[_SIGNATURE.size :])
     raise corrupt(source, f"has {len(block)} bytes where its signature belongs that are none")
 
 

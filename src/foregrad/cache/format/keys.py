@@ -28,7 +28,7 @@ _MAKE_ONE = "`openssl rand -hex 32` makes one"
 
 
 @dataclass(frozen=True)
-class Signature:
+class FileSignature:
     """What stands in a file: the algorithm, which key, and the signature itself."""
 
     algorithm: str
@@ -132,12 +132,12 @@ class Trust:
 
     keys: tuple[Key, ...]
 
-    def knows(self, signature: Signature | None) -> bool:
+    def knows(self, signature: FileSignature | None) -> bool:
         """Whether a file says that one of the keys has signed it; `check` finds out whether that is so."""
         names = {(key.algorithm, key.key_id) for key in self.keys}
         return signature is not None and (signature.algorithm, signature.key_id) in names
 
-    def check(self, where: str, signature: Signature | None, message: bytes) -> None:
+    def check(self, where: str, signature: FileSignature | None, message: bytes) -> None:
         """Raise unless one of the keys has signed the message."""
         if signature is None:
             raise _untrusted(where, "is not signed", self)

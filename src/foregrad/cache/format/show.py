@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from foregrad.cache.format import header as head
-from foregrad.cache.format.byte_source import File
+from foregrad.cache.format.byte_source import OpenFile
 from foregrad.cache.format.container import Entry, check_length
 from foregrad.cache.format.header import DEFAULT_LIMITS, Header
 from foregrad.cache.format.keys import Key, Trust
@@ -36,7 +36,7 @@ OK, UNCHECKED, CUT, DAMAGED = "ok", "unchecked", "cut short", "damaged"
 
 
 @dataclass(frozen=True)
-class Report:
+class FileReport:
     """What a file says of itself, whether its blobs and signature are right, and everything that is wrong."""
 
     file: str
@@ -139,13 +139,13 @@ def examine(
     *,
     start: int = 0,
     told: Callable[[int, int], object] | None = None,
-) -> Report:
+) -> FileReport:
     """Everything that the header of a file says, from its byte `start` on; with keys, one of them must have signed it.
 
     With `told`, all blobs are read too, and their digests checked: it gets the length of each piece, and of all blobs.
     A file whose header cannot be read is a CorruptArtifact.
     """
-    opened = File(path, start)
+    opened = OpenFile(path, start)
     header = head.read(opened, None, DEFAULT_LIMITS)
     entry = Entry(header, opened)
     distrust = _problem(partial(head.read, opened, Trust(keys), DEFAULT_LIMITS)) if keys else None
@@ -157,7 +157,7 @@ def examine(
             problems.append(_problem(partial(entry.check, name, lambda length: told(length, whole))))
             blobs[name] = DAMAGED if problems[-1] else OK
     found = tuple(problem for problem in problems if problem)
-    return Report(str(path), header, blobs, _signature(header, keys, distrust), found)
+    return FileReport(str(path), header, blobs, _signature(header, keys, distrust), found)
 
 
 def _problem(check: Callable[[], object]) -> str | None:

@@ -14,13 +14,13 @@ from typing import Any, Generic, Protocol
 import torch
 
 from foregrad.cache.key.bytecode import facts_of
-from foregrad.cache.key.libraries import Library, library_of, library_of_class, library_of_function
+from foregrad.cache.key.libraries import SourceLibrary, library_of, library_of_class, library_of_function
 from foregrad.cache.key.unhashable_reads import doubt_about, words
-from foregrad.cache.key.walk import Shower, Walk
+from foregrad.cache.key.walk import KeyWalk, Shower
 from foregrad.torch_private.global_state import is_global_hooks, pytree_functions, registered_with
 
 
-def show_class(walk: Walk, cls: type, place: str) -> str:
+def show_class(walk: KeyWalk, cls: type, place: str) -> str:
     """A class that code can use: it may make objects of it."""
     functions = [walk.show(one, f"the flattening of {place}") for one in pytree_functions(cls)]
     text = " ".join([kind_of(walk, cls), *functions])
@@ -65,7 +65,7 @@ _SKIPPED = words(
 )
 
 
-def kind_of(walk: Walk, cls: type) -> str:
+def kind_of(walk: KeyWalk, cls: type) -> str:
     """A class by its name. The user's own is looked at in full, later, and so is what was put into torch's."""
     library = library_of_class(cls)
     if library is not None:
@@ -81,7 +81,7 @@ def kind_of(walk: Walk, cls: type) -> str:
     return f"<{name}>"
 
 
-def show_reference(walk: Walk, library: Library, module: str, name: str | None) -> None:
+def show_reference(walk: KeyWalk, library: SourceLibrary, module: str, name: str | None) -> None:
     """Take note of a library, and of a doubt about one of its names."""
     if library.name not in ("python", "torch", "foregrad"):
         walk.libraries[library.name] = library.identity
@@ -90,7 +90,7 @@ def show_reference(walk: Walk, library: Library, module: str, name: str | None) 
         walk.doubt(f"{walk.owner or 'the target'} uses {module}.{name}, which {reason}")
 
 
-def _look_at(walk: Walk, name: str, cls: type) -> None:
+def _look_at(walk: KeyWalk, name: str, cls: type) -> None:
     """Bases and members of a class. Methods that only a name can call are looked into when code has that name."""
     before, walk.owner = walk.owner, name
     lines = [f"bases {', '.join(kind_of(walk, base) for base in cls.__bases__)}"]
@@ -106,7 +106,7 @@ def _look_at(walk: Walk, name: str, cls: type) -> None:
     walk.owner = before
 
 
-def _member(walk: Walk, name: str, cls: type, key: str) -> str:
+def _member(walk: KeyWalk, name: str, cls: type, key: str) -> str:
     value = vars(cls)[key]
     function = getattr(value, "__func__", value)
     if not isinstance(function, types.FunctionType) or _is_called_by_others(cls, key):
@@ -167,7 +167,7 @@ def _is_foreign(value: Any) -> bool:
 _CODE = (types.FunctionType, type, types.ModuleType, property, classmethod, staticmethod, types.MethodType)
 
 
-def _look_for_patches(walk: Walk, cls: type) -> None:
+def _look_for_patches(walk: KeyWalk, cls: type) -> None:
     for base in cls.__mro__:
         if base is object or not base.__flags__ & (1 << 9) or library_of_class(base) is None:
             continue
@@ -185,7 +185,7 @@ def _look_for_patches(walk: Walk, cls: type) -> None:
 _DATA = (bool, int, float, complex, str, bytes, tuple, list, dict, set, frozenset, type(None))
 
 
-def show_patches(walk: Walk, home: Any, title: str) -> None:
+def show_patches(walk: KeyWalk, home: Any, title: str) -> None:
     """What users have put into a class or module of a library. Code of the library may ask anything of it."""
     for key, value in patches(home):
         if key not in _SKIPPED:
@@ -195,14 +195,14 @@ def show_patches(walk: Walk, home: Any, title: str) -> None:
             walk.add(f"patched {title}.{key}", walk.show(value, f"{title}.{key}"))
 
 
-def show_foreign(walk: Walk, value: Any, place: str) -> None:
+def show_foreign(walk: KeyWalk, value: Any, place: str) -> None:
     """Something of the user's inside of a library. Code of the library may ask anything of it."""
     if issubclass(type(value), types.ModuleType):
         walk.names.update(vars(value))
     walk.add(f"patched {place}", walk.show(value, place))
 
 
-def show_registered(walk: Walk, home: Any, title: str) -> None:
+def show_registered(walk: KeyWalk, home: Any, title: str) -> None:
     """Functions that users have registered with a library: in a dict, or in one that an object or its class has."""
     for name, value in vars(home).items():
         if is_global_hooks(title, name):  # which are in every key

@@ -17,16 +17,16 @@ from weakref import WeakKeyDictionary
 
 from foregrad.cache.key.bytecode import Use, facts_of
 from foregrad.cache.key.classes import show_reference
-from foregrad.cache.key.libraries import Library, library_of, library_of_function
+from foregrad.cache.key.libraries import SourceLibrary, library_of, library_of_function
 from foregrad.cache.key.ops import is_op_home, show_ops
 from foregrad.cache.key.unhashable_reads import doubt_about, doubt_about_module, steady_names, words
-from foregrad.cache.key.walk import Shower, Walk
+from foregrad.cache.key.walk import KeyWalk, Shower
 from foregrad.torch_private.global_state import undisabled
 
 _ABSENT: Any = object()
 
 
-def show_function(walk: Walk, function: FunctionType, place: str) -> str:
+def show_function(walk: KeyWalk, function: FunctionType, place: str) -> str:
     """A function by its name; the user's own is looked at in full, later."""
     function = undisabled(function)
     library = library_of_function(function)
@@ -42,7 +42,7 @@ def full_name(function: FunctionType) -> str:
     return f"{function.__globals__.get('__name__', '?')}.{function.__qualname__}"
 
 
-def _library_function(walk: Walk, library: Library, function: FunctionType) -> str:
+def _library_function(walk: KeyWalk, library: SourceLibrary, function: FunctionType) -> str:
     """A function of a library: its name, and what was put into it."""
     name = full_name(function)
     show_reference(walk, library, str(function.__globals__["__name__"]), function.__name__)
@@ -71,7 +71,7 @@ def _contents(cell: CellType) -> Any:
         return _ABSENT
 
 
-def _cell_text(walk: Walk, cell: CellType, place: str) -> str:
+def _cell_text(walk: KeyWalk, cell: CellType, place: str) -> str:
     value = _contents(cell)
     return "nothing" if value is _ABSENT else walk.show(value, place)
 
@@ -79,7 +79,7 @@ def _cell_text(walk: Walk, cell: CellType, place: str) -> str:
 # -- a function of the user's -------------------------------------------------------------------------------
 
 
-def _look_at(walk: Walk, name: str, function: FunctionType) -> None:
+def _look_at(walk: KeyWalk, name: str, function: FunctionType) -> None:
     """Everything that a function depends on."""
     facts = facts_of(function.__code__)
     own = name.removeprefix("function ")
@@ -109,7 +109,7 @@ def _where(own: str, function: FunctionType, line: int) -> str:
     return f"{own} ({file}, line {line})"
 
 
-def _parameters(walk: Walk, function: FunctionType, own: str) -> list[str]:
+def _parameters(walk: KeyWalk, function: FunctionType, own: str) -> list[str]:
     """Default values: functions and classes among them are told by their names."""
     code = function.__code__
     given = function.__defaults__ or ()
@@ -118,7 +118,7 @@ def _parameters(walk: Walk, function: FunctionType, own: str) -> list[str]:
     return [line for key, value in found.items() for line in _told(walk, f"default of {own}: {key}", key, value)]
 
 
-def _told(walk: Walk, name: str, short: str, value: Any) -> list[str]:
+def _told(walk: KeyWalk, name: str, short: str, value: Any) -> list[str]:
     """A value that a function reads: data are an ingredient, anything that is code is a line of the function's."""
     text = walk.show(value, name)
     if issubclass(type(value), (FunctionType, BuiltinFunctionType, type, ModuleType)):
@@ -128,7 +128,7 @@ def _told(walk: Walk, name: str, short: str, value: Any) -> list[str]:
 
 
 def _variable(
-    walk: Walk, name: str, short: str, value: Any, uses: tuple[Use, ...], function: FunctionType
+    walk: KeyWalk, name: str, short: str, value: Any, uses: tuple[Use, ...], function: FunctionType
 ) -> list[str]:
     """A variable of the closure. Of a module, only what code asks of it matters."""
     if value is _ABSENT:
@@ -139,7 +139,7 @@ def _variable(
     return [line for use in reads for line in _chain(walk, value, use, function, walk.owner, name)]
 
 
-def _global(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]:
+def _global(walk: KeyWalk, use: Use, function: FunctionType, own: str) -> list[str]:
     space = function.__globals__
     value = space.get(use.name, _ABSENT)
     if value is _ABSENT:
@@ -166,7 +166,7 @@ def _is_built_in(value: Any) -> bool:
 # -- modules ------------------------------------------------------------------------------------------------
 
 
-def _chain(walk: Walk, value: Any, use: Use, function: FunctionType, own: str, name: str) -> list[str]:
+def _chain(walk: KeyWalk, value: Any, use: Use, function: FunctionType, own: str, name: str) -> list[str]:
     """What `torch.nn.functional.relu` stands for, where `torch` is a module."""
     rest = list(use.attributes)
     short = use.name
@@ -186,7 +186,7 @@ def _chain(walk: Walk, value: Any, use: Use, function: FunctionType, own: str, n
     return _told(walk, name, short, value)
 
 
-def _attribute(walk: Walk, module: ModuleType, name: str, library: Library | None) -> Any:
+def _attribute(walk: KeyWalk, module: ModuleType, name: str, library: SourceLibrary | None) -> Any:
     """An attribute of a module; one that makes attributes when asked is asked only if it is a library's."""
     found = vars(module).get(name, _ABSENT)
     if found is not _ABSENT:
@@ -202,7 +202,7 @@ def _makes_attributes(module: ModuleType) -> bool:
     return "__getattr__" in vars(module) or type(module) is not ModuleType
 
 
-def show_module(walk: Walk, module: ModuleType, place: str) -> str:
+def show_module(walk: KeyWalk, module: ModuleType, place: str) -> str:
     """A module of Python's that is handed around: whatever has a name that code asks for matters."""
     if is_op_home(module):
         return show_ops(walk, module, [])
@@ -233,12 +233,12 @@ def _may_be_changed(value: Any) -> bool:
     return isinstance(value, (bool, int, float, str))
 
 
-def _wake(walk: Walk, module: ModuleType, key: str, value: Any) -> None:
+def _wake(walk: KeyWalk, module: ModuleType, key: str, value: Any) -> None:
     name, _ = walk.name(f"global {module.__name__}.{key}", vars(module))
     walk.add(name, walk.show(value, name))
 
 
-def _import(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]:
+def _import(walk: KeyWalk, use: Use, function: FunctionType, own: str) -> list[str]:
     """A module that is imported when the function runs."""
     package = str(function.__globals__.get("__package__") or "")
     full = importlib.util.resolve_name(use.name, package) if use.name.startswith(".") else use.name
@@ -260,16 +260,16 @@ def _import(walk: Walk, use: Use, function: FunctionType, own: str) -> list[str]
 # -- other callables ----------------------------------------------------------------------------------------
 
 
-def _show_method(walk: Walk, value: MethodType, place: str) -> str:
+def _show_method(walk: KeyWalk, value: MethodType, place: str) -> str:
     return f"<method {walk.show(value.__func__, place)} of {walk.show(value.__self__, f'{place}.__self__')}>"
 
 
-def _show_partial(walk: Walk, value: Any, place: str) -> str:
+def _show_partial(walk: KeyWalk, value: Any, place: str) -> str:
     parts = (value.func, value.args, value.keywords, *([vars(value)] if vars(value) else []))
     return f"<{type(value).__name__} {', '.join(walk.show(one, f'{place}.{i}') for i, one in enumerate(parts))}>"
 
 
-def _show_built_in(walk: Walk, value: Any, place: str) -> str:
+def _show_built_in(walk: KeyWalk, value: Any, place: str) -> str:
     """A function in C: of a library, or of something that the key cannot look into."""
     owner = value.__self__
     walk.is_dynamic |= value is getattr or value is hasattr
@@ -284,7 +284,7 @@ def _show_built_in(walk: Walk, value: Any, place: str) -> str:
     return f"<{library.name} {home}.{value.__qualname__}>"
 
 
-def _show_cached(walk: Walk, value: Any, place: str) -> str:
+def _show_cached(walk: KeyWalk, value: Any, place: str) -> str:
     wrapped = value.__wrapped__
     is_users = not isinstance(wrapped, FunctionType) or library_of_function(wrapped) is None
     if is_users and value.cache_info().currsize:
@@ -296,11 +296,11 @@ def _show_cached(walk: Walk, value: Any, place: str) -> str:
 _OF_WRAPPERS = words("__wrapped__ __module__ __name__ __qualname__ __doc__ __annotations__ cache_parameters __dict__")
 
 
-def _show_property(walk: Walk, value: property, place: str) -> str:
+def _show_property(walk: KeyWalk, value: property, place: str) -> str:
     return f"<property {walk.show((value.fget, value.fset, value.fdel), place)}>"
 
 
-def _show_descriptor(walk: Walk, value: Any, place: str) -> str:
+def _show_descriptor(walk: KeyWalk, value: Any, place: str) -> str:
     home = value.__objclass__
     return f"<{home.__module__}.{home.__qualname__}.{value.__name__}>"
 

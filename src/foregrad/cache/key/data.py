@@ -19,28 +19,28 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from foregrad.cache.key.walk import Shower, Walk
+from foregrad.cache.key.walk import KeyWalk, Shower
 from foregrad.torch_private.global_state import pytree_functions
 
 
-def show_tuple(walk: Walk, value: Any, place: str) -> str:
+def show_tuple(walk: KeyWalk, value: Any, place: str) -> str:
     """A tuple, or an object of a class made from it."""
     return f"({_items(walk, tuple.__iter__(value), place)}){_extra(walk, value, tuple, place)}"
 
 
-def show_list(walk: Walk, value: Any, place: str) -> str:
+def show_list(walk: KeyWalk, value: Any, place: str) -> str:
     return f"[{_items(walk, list.__iter__(value), place)}]{_extra(walk, value, list, place)}"
 
 
-def show_deque(walk: Walk, value: Any, place: str) -> str:
+def show_deque(walk: KeyWalk, value: Any, place: str) -> str:
     return f"deque[{_items(walk, value, place)}; {value.maxlen}]{_extra(walk, value, collections.deque, place)}"
 
 
-def _items(walk: Walk, items: Iterable[Any], place: str) -> str:
+def _items(walk: KeyWalk, items: Iterable[Any], place: str) -> str:
     return ", ".join([walk.show(item, f"{place}[{i}]") for i, item in enumerate(items)])
 
 
-def show_dict(walk: Walk, value: Any, place: str) -> str:
+def show_dict(walk: KeyWalk, value: Any, place: str) -> str:
     """A dict in its order."""
     kind = next(base for base in (collections.OrderedDict, collections.defaultdict, dict) if isinstance(value, base))
     items = collections.OrderedDict.items(value) if kind is collections.OrderedDict else dict.items(value)
@@ -50,7 +50,7 @@ def show_dict(walk: Walk, value: Any, place: str) -> str:
     return text + _extra(walk, value, dict if type(value) is dict else kind, place, is_shown=kind is not dict)
 
 
-def show_entries(walk: Walk, items: Iterable[tuple[Any, Any]], place: str) -> str:
+def show_entries(walk: KeyWalk, items: Iterable[tuple[Any, Any]], place: str) -> str:
     parts = []
     for key, item in items:
         name = walk.show(key, f"{place} key")
@@ -58,7 +58,7 @@ def show_entries(walk: Walk, items: Iterable[tuple[Any, Any]], place: str) -> st
     return ", ".join(parts)
 
 
-def show_set(walk: Walk, value: Any, place: str) -> str:
+def show_set(walk: KeyWalk, value: Any, place: str) -> str:
     """A set, whose order differs from process to process."""
     if any(not isinstance(item, _SORTABLE) for item in value):
         walk.doubt(f"{place} is a set of objects, which come in another order in each process")
@@ -73,13 +73,13 @@ _SORTABLE = (bool, int, float, complex, str, bytes, type(None), tuple, frozenset
 def _show_scalar(base: Any) -> Shower:
     """A number or text of a class of its own."""
 
-    def show(walk: Walk, value: Any, place: str) -> str:
+    def show(walk: KeyWalk, value: Any, place: str) -> str:
         return f"{base.__repr__(value)}{_extra(walk, value, base, place)}"
 
     return show
 
 
-def _extra(walk: Walk, value: Any, base: type, place: str, *, is_shown: bool = False) -> str:
+def _extra(walk: KeyWalk, value: Any, base: type, place: str, *, is_shown: bool = False) -> str:
     """What an object of a class made from a built-in one has beside what that one has."""
     cls = type(value)
     if cls is base:
@@ -90,7 +90,7 @@ def _extra(walk: Walk, value: Any, base: type, place: str, *, is_shown: bool = F
 # -- objects ------------------------------------------------------------------------------------------------
 
 
-def show_object(walk: Walk, value: Any, place: str) -> str:
+def show_object(walk: KeyWalk, value: Any, place: str) -> str:
     """An object: its class, and all its attributes."""
     cls = type(value)
     if _has_hidden_state(cls):
@@ -102,7 +102,7 @@ def show_object(walk: Walk, value: Any, place: str) -> str:
     return f"<{walk.kind(cls)}{_attributes(walk, value, place)}{' '.join(['', *functions])}>"
 
 
-def _attributes(walk: Walk, value: Any, place: str) -> str:
+def _attributes(walk: KeyWalk, value: Any, place: str) -> str:
     parts = [show_entry(walk, k, v, place) for k, v in _dict_of(value).items() if k not in _HASHES]
     for cls in type(value).__mro__:
         for name in slots_of(cls):
@@ -131,7 +131,7 @@ def _read_slot(cls: type, name: str, value: Any, missing: Any) -> Any:
         return missing
 
 
-def show_entry(walk: Walk, name: Any, value: Any, place: str) -> str:
+def show_entry(walk: KeyWalk, name: Any, value: Any, place: str) -> str:
     return f"{name if str(name).isidentifier() else repr(name)}={walk.show(value, f'{place}.{name}')}"
 
 
@@ -188,11 +188,11 @@ def _is_larger(cls: type) -> bool:
 # -- others -------------------------------------------------------------------------------------------------
 
 
-def _show_enum(walk: Walk, value: enum.Enum, place: str) -> str:
+def _show_enum(walk: KeyWalk, value: enum.Enum, place: str) -> str:
     return f"<{walk.kind(type(value))} {value.name}={walk.show(value.value, f'{place}.value')}>"
 
 
-def _show_array(walk: Walk, value: Any, place: str) -> str:
+def _show_array(walk: KeyWalk, value: Any, place: str) -> str:
     if value.dtype.hasobject:
         return f"array{value.shape} {walk.show(value.tolist(), place)}"
     data = np.ascontiguousarray(value).tobytes()
@@ -200,7 +200,7 @@ def _show_array(walk: Walk, value: Any, place: str) -> str:
     return walk.long(data, kind) if len(data) > 64 else f"<{kind} {data.hex()}>"
 
 
-def _show_numpy_function(walk: Walk, value: Any, place: str) -> str:
+def _show_numpy_function(walk: KeyWalk, value: Any, place: str) -> str:
     """A function of numpy's own; others of its kinds may hide any function."""
     if getattr(np, value.__name__, None) is not value:
         walk.doubt(f"{place} is a {type(value).__qualname__}, in which the key cannot look")
@@ -208,13 +208,13 @@ def _show_numpy_function(walk: Walk, value: Any, place: str) -> str:
     return f"<numpy {value.__name__}>"
 
 
-def _show_getter(walk: Walk, value: Any, place: str) -> str:
+def _show_getter(walk: KeyWalk, value: Any, place: str) -> str:
     """`operator.itemgetter(1)` and the like; those that ask for attributes may ask for any."""
     kind, *given = value.__reduce__()
     return f"<{walk.show(kind, place)} {walk.show(given, place)}>"
 
 
-def _show_weak(walk: Walk, value: Any, place: str) -> str:
+def _show_weak(walk: KeyWalk, value: Any, place: str) -> str:
     """A weak reference is fine to something that is held elsewhere, too."""
     target = value()
     known = walk.first_place(target)
@@ -223,45 +223,45 @@ def _show_weak(walk: Walk, value: Any, place: str) -> str:
     return f"<weak reference to {known}>"
 
 
-def _show_field(walk: Walk, value: Any, place: str) -> str:
+def _show_field(walk: KeyWalk, value: Any, place: str) -> str:
     names = ("name", "type", "default", "default_factory", "init", "repr", "hash", "compare", "kw_only", "metadata")
     given = {k: getattr(value, k) for k in names}
     shown = {k: v for k, v in given.items() if v is not dataclasses.MISSING}
     return f"<field {', '.join(show_entry(walk, k, v, place) for k, v in shown.items())}>"
 
 
-def _show_path(walk: Walk, value: PurePath, place: str) -> str:
+def _show_path(walk: KeyWalk, value: PurePath, place: str) -> str:
     walk.doubt(f"{place} is the path of a file, which may be read")
     return f"<path {str(value)!r}>"
 
 
-def _show_logger(walk: Walk, value: Any, place: str) -> str:
+def _show_logger(walk: KeyWalk, value: Any, place: str) -> str:
     flags = (value.level, value.getEffectiveLevel(), value.disabled, value.propagate, value.manager.disable)
     return f"<logger {value.name} {flags} {walk.show(value.filters, f'{place}.filters')}>"
 
 
-def _show_masked(walk: Walk, value: Any, place: str) -> str:
+def _show_masked(walk: KeyWalk, value: Any, place: str) -> str:
     """A masked array: data, mask, and what stands for what is masked."""
     parts = (np.asarray(value.data), np.asarray(value.mask), value.fill_value, value.hardmask)
     return f"<masked {walk.show(parts, place)}>"
 
 
-def _show_dtype(walk: Walk, value: Any, place: str) -> str:
+def _show_dtype(walk: KeyWalk, value: Any, place: str) -> str:
     return f"<{value!r} {walk.show(dict(value.metadata), place)}>" if value.metadata else repr(value)
 
 
-def _show_alias(walk: Walk, value: Any, place: str) -> str:
+def _show_alias(walk: KeyWalk, value: Any, place: str) -> str:
     """`list[int]`, `int | str`: what it is made of."""
     origin = getattr(value, "__origin__", None)
     return f"<{type(value).__qualname__} {walk.show((origin, value.__args__), place)}>"
 
 
-def _show_type_variable(walk: Walk, value: Any, place: str) -> str:
+def _show_type_variable(walk: KeyWalk, value: Any, place: str) -> str:
     parts = (value.__bound__, value.__constraints__, value.__covariant__, value.__contravariant__)
     return f"<{value.__name__} {walk.show(parts, place)}>"
 
 
-def _show_exception(walk: Walk, value: BaseException, place: str) -> str:
+def _show_exception(walk: KeyWalk, value: BaseException, place: str) -> str:
     """An exception: its class, arguments and attributes. Where it was raised is not looked at."""
     if value.__traceback__ is not None:
         walk.doubt(f"{place} is an exception that was raised, and knows the lines where")
@@ -274,7 +274,7 @@ def _by(text: Any) -> Shower:
 
 
 def _unseen(what: str) -> Shower:
-    def show(walk: Walk, value: Any, place: str) -> str:
+    def show(walk: KeyWalk, value: Any, place: str) -> str:
         walk.doubt(f"{place} is {what}")
         return f"<{type(value).__qualname__}>"
 

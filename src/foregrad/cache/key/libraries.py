@@ -24,7 +24,7 @@ from foregrad.process.package import FOLDER
 
 
 @dataclass(frozen=True)
-class Library:
+class SourceLibrary:
     """Where code comes from, and what says that it is the same: `numpy`, `2.3.1`."""
 
     name: str
@@ -36,7 +36,7 @@ class Library:
         return code.co_filename.startswith(self.folders) or code.co_filename.startswith("<")
 
 
-def library_of(module: str | None) -> Library | None:
+def library_of(module: str | None) -> SourceLibrary | None:
     """The library that a module belongs to, by its name; None for the user's own code."""
     loaded = sys.modules.get(module) if module else None
     if loaded is None:
@@ -44,13 +44,13 @@ def library_of(module: str | None) -> Library | None:
     return _library(str(module), getattr(loaded, "__file__", None))
 
 
-def library_of_function(function: FunctionType) -> Library | None:
+def library_of_function(function: FunctionType) -> SourceLibrary | None:
     """The library of a function, by the module that it was defined in: `__module__` may say what it wraps."""
     library = library_of(function.__globals__.get("__name__"))
     return library if library is not None and library.holds(function.__code__) else None
 
 
-def library_of_class(cls: type) -> Library | None:
+def library_of_class(cls: type) -> SourceLibrary | None:
     """The library of a class that can be found there by its name; one that was made by a function is looked at."""
     library = library_of(cls.__module__)
     if library is None:
@@ -66,24 +66,24 @@ _IS_MADE_BY_PYTHON = 1 << 9
 
 
 @cache
-def _library(module: str, file: str | None) -> Library | None:
+def _library(module: str, file: str | None) -> SourceLibrary | None:
     top = module.partition(".")[0]
     if top in ("torch", "functorch") and (file is None or file.startswith(_TORCH)):
-        return Library("torch", str(torch.__version__), (_TORCH,))
+        return SourceLibrary("torch", str(torch.__version__), (_TORCH,))
     if top == "foregrad" and (file is None or file.startswith(FOLDER)):
-        return Library("foregrad", "", (FOLDER,))
+        return SourceLibrary("foregrad", "", (FOLDER,))
     if file is None:
         is_built_in = top in sys.stdlib_module_names and top != "__main__"
-        return Library("python", platform.python_version(), _STANDARD) if is_built_in else None
+        return SourceLibrary("python", platform.python_version(), _STANDARD) if is_built_in else None
     if file.startswith(_INSTALLED):
         return _distribution(top)
     if file.startswith(_STANDARD) and top in sys.stdlib_module_names:
-        return Library("python", platform.python_version(), _STANDARD)
+        return SourceLibrary("python", platform.python_version(), _STANDARD)
     return None
 
 
 @cache
-def _distribution(top: str) -> Library | None:
+def _distribution(top: str) -> SourceLibrary | None:
     """An installed distribution: its version, and the digests of its files, which pip has written down."""
     found = _metadata_of(top)
     if found is None:
@@ -91,7 +91,7 @@ def _distribution(top: str) -> Library | None:
     record = found.read_text("RECORD") or ""
     lines = sorted(line for line in record.splitlines() if line.split(",")[0].endswith((".py", ".so")))
     files = hashlib.sha256("\n".join(lines).encode()).hexdigest()[:12]
-    return Library(top, f"{found.version} ({files})", _INSTALLED)
+    return SourceLibrary(top, f"{found.version} ({files})", _INSTALLED)
 
 
 def _metadata_of(top: str) -> importlib.metadata.Distribution | None:

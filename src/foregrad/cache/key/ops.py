@@ -6,7 +6,7 @@ from types import ModuleType
 from typing import Any
 
 from foregrad.cache.key.libraries import library_of
-from foregrad.cache.key.walk import Shower, Walk
+from foregrad.cache.key.walk import KeyWalk, Shower
 from foregrad.torch_private.global_state import (
     OP_HOMES,
     TORCH_NAMESPACES,
@@ -26,7 +26,7 @@ def is_op_home(value: Any) -> bool:
     return isinstance(value, OP_HOMES)
 
 
-def show_ops(walk: Walk, home: ModuleType, attributes: list[str]) -> str:
+def show_ops(walk: KeyWalk, home: ModuleType, attributes: list[str]) -> str:
     """`torch.ops.mylib.scale`; where the code does not say which op, all that there are."""
     path = [*home.__name__.split(".")[2:], *attributes]
     if path and path[0] in TORCH_NAMESPACES:
@@ -37,7 +37,7 @@ def show_ops(walk: Walk, home: ModuleType, attributes: list[str]) -> str:
     return " ".join([show_op(walk, name) for name in names]) or f"<ops {'.'.join(path)}>"
 
 
-def show_op(walk: Walk, name: str) -> str:
+def show_op(walk: KeyWalk, name: str) -> str:
     """An op by its name; the code of one that Python made is an ingredient for each part."""
     namespace = name.partition("::")[0]
     if namespace in TORCH_NAMESPACES:
@@ -55,7 +55,7 @@ def show_op(walk: Walk, name: str) -> str:
     return f"<op {name}>"
 
 
-def _show(walk: Walk, value: Any, place: str) -> str:
+def _show(walk: KeyWalk, value: Any, place: str) -> str:
     overload = f".{overload_name(value)}" if isinstance(value, OpOverload) else ""
     return show_op(walk, op_name(value)) + overload
 

@@ -17,11 +17,11 @@ from foregrad.cache.key.environment import environment_of
 from foregrad.cache.key.ingredients import Key
 from foregrad.cache.key.sources import SHOWERS, finish
 from foregrad.cache.key.tensors import spec_text
-from foregrad.cache.key.walk import Walk
+from foregrad.cache.key.walk import KeyWalk
 from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.spec import Spec
 from foregrad.functionalize.pure_variants import Pure
-from foregrad.functionalize.redraw import Replay
+from foregrad.functionalize.redraw import Redraw
 from foregrad.program.program import Calling, Program
 from foregrad.program.recompute_marks import MARK, mark_text
 from foregrad.record.lift.inputs import Lifted
@@ -35,7 +35,7 @@ from foregrad.torch_private.fake_tensors import FakeTensor
 
 def program_key(program: Program, options: Options, **extra: Any) -> Key:
     """All ingredients of a program: what it computes, how it is called, the ops of the user's, the surroundings."""
-    walk = Walk(SHOWERS)
+    walk = KeyWalk(SHOWERS)
     writer = _Writer(walk, program)
     walk.add("program", writer.graph())
     walk.add("signature", writer.signature())
@@ -54,7 +54,7 @@ _CONTENTS = ("program", "signature", "calling")
 class _Writer:
     """Writes a program without the names that its author gave to things."""
 
-    def __init__(self, walk: Walk, program: Program) -> None:
+    def __init__(self, walk: KeyWalk, program: Program) -> None:
         self.walk, self.program = walk, program
         self.numbers = {node.name: f"v{place}" for place, node in enumerate(program.graph.graph.nodes)}
         self.told: set[int] = set()
@@ -84,7 +84,7 @@ class _Writer:
     def target(self, target: Any) -> str:
         if isinstance(target, Pure):
             return f"pure {self.target(target.op)}"
-        if isinstance(target, Replay):
+        if isinstance(target, Redraw):
             return f"replay {self.target(target.op)}"
         if not callable(target):
             return repr(target)

@@ -20,15 +20,15 @@ from foregrad.cache.key.fingerprints import Fingerprints
 from foregrad.cache.key.ingredients import READ, Ingredient, Key
 from foregrad.cache.key.loaded_modules import loaded_by_captures
 from foregrad.cache.key.sources import SHOWERS, Sources, finish, look_or_doubt
-from foregrad.cache.key.walk import Walk
+from foregrad.cache.key.walk import KeyWalk
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.process.process_variables import OF_THIS_PROCESS
 from foregrad.record.python.executed_code import Reads
 from foregrad.runtime.guards.comparable import objects_in
-from foregrad.runtime.guards.nodes import Attributes, Entries, Holder, Hooks, Items, Node, TensorNode
+from foregrad.runtime.guards.nodes import AttributesNode, Entries, HolderNode, Hooks, Items, ReadNode, TensorNode
 from foregrad.runtime.guards.reach import PythonReads
-from foregrad.runtime.guards.walk import Tensors
-from foregrad.runtime.guards.walk import Walk as Reached
+from foregrad.runtime.guards.walk import GuardWalk as Reached
+from foregrad.runtime.guards.walk import KnownTensors
 
 #: As much of what an object holds is shown to people.
 _MOST_SHOWN = 4000
@@ -49,10 +49,10 @@ def read_state(
         arguments = objects_in({"args": args, **kwargs})
         loaded = loaded_by_captures()
         boundary = boundary_around(loaded, is_after_capture=is_after_capture)
-        reached = again.reach(again.scopes(), Tensors(), arguments, boundary)
+        reached = again.reach(again.scopes(), KnownTensors(), arguments, boundary)
         prints = Fingerprints(reached.asked, loaded)
         told = _Holders(reached, prints).ingredients()
-        walk = Walk(SHOWERS, declared=state, prefix=READ)
+        walk = KeyWalk(SHOWERS, declared=state, prefix=READ)
         for place, value in prints.foreign.items():  # met in containers of libraries
             look_or_doubt(walk, place, functools.partial(show_foreign, walk, value, place))
         code = finish(walk, is_whole=False)
@@ -70,7 +70,7 @@ class _Holders:
     def __init__(self, reached: Reached, prints: Fingerprints) -> None:
         self.prints = prints
         self._tested = reached.reads.tested
-        self._holders = [one for one in reached.holders if isinstance(one, Holder)]
+        self._holders = [one for one in reached.holders if isinstance(one, HolderNode)]
         self._names = dict(zip(map(id, self._holders), _distinct(map(_name, self._holders)), strict=True))
 
     def ingredients(self) -> list[Ingredient]:
@@ -87,8 +87,8 @@ class _Holders:
                 found.append(Ingredient.of(f"{READ}{self._names[id(holder)]}", text, shown))
         return found
 
-    def _lines(self, holder: Holder) -> list[str]:
-        if isinstance(holder, Attributes):
+    def _lines(self, holder: HolderNode) -> list[str]:
+        if isinstance(holder, AttributesNode):
             return self._attributes(holder)
         name = self._names[id(holder)]
         told = [self._child(one, f"{name}[{place}]") for place, one in enumerate(holder.children)]
@@ -102,7 +102,7 @@ class _Holders:
             told.sort()  # all that was asked is what is in it
         return [kind, *told] if kind else told
 
-    def _attributes(self, holder: Attributes) -> list[str]:
+    def _attributes(self, holder: AttributesNode) -> list[str]:
         home = holder.home
         left_out = OF_THIS_PROCESS.get(home, frozenset())
         pairs = [
@@ -112,21 +112,21 @@ class _Holders:
         ]
         return [f"{key} = {self._child(one, f'{self._names[id(holder)]}.{key}')}" for key, one in pairs]
 
-    def _child(self, node: Node, place: str) -> str:
-        if isinstance(node, Holder):
+    def _child(self, node: ReadNode, place: str) -> str:
+        if isinstance(node, HolderNode):
             return f"-> {self._names[id(node)]}"
         if isinstance(node, TensorNode):
             return self.prints.tensor(node.look)
         return self.prints.of(node.live, place)
 
 
-def _is_part_of(home: str, key: str, node: Node) -> bool:
+def _is_part_of(home: str, key: str, node: ReadNode) -> bool:
     """Whether a variable of a package is a module in it, which is there as soon as it is loaded."""
     return isinstance(node.live, ModuleType) and vars(node.live).get("__name__") == f"{home}.{key}"
 
 
-def _name(holder: Holder) -> str:
-    if isinstance(holder, Attributes) and holder.home:
+def _name(holder: HolderNode) -> str:
+    if isinstance(holder, AttributesNode) and holder.home:
         return f"{holder.home}.{holder.name}" if holder.dunders else holder.home
     return holder.name or type(holder.live).__name__
 

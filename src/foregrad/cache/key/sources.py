@@ -18,7 +18,7 @@ from foregrad.cache.key.data import OBJECTS, VALUES, WHOLE
 from foregrad.cache.key.ingredients import Ingredient, Key
 from foregrad.cache.key.ops import OPS
 from foregrad.cache.key.tensors import TENSORS, show_equal_numbers
-from foregrad.cache.key.walk import Showers, Walk
+from foregrad.cache.key.walk import KeyWalk, Showers
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.torch_private.dispatch import no_function_modes
 from foregrad.torch_private.global_state import global_hooks, replaced_kernels
@@ -59,7 +59,7 @@ def sources_of(
     environment: Sources | None = None,
 ) -> Sources:
     """The key of what a call would be captured to: code that can run, layout of state and arguments, surroundings."""
-    walk = Walk(SHOWERS, declared=state)
+    walk = KeyWalk(SHOWERS, declared=state)
     values = {f"state {place}": one for place, one in enumerate(state)}
     values["target"] = target
     values |= {f"argument {place}": one for place, one in enumerate(args)}
@@ -78,13 +78,13 @@ def sources_of(
 
 def sources_of_code(prefix: str, values: dict[str, Any]) -> Sources:
     """Functions by themselves, such as passes: each is an ingredient, with all that it reaches."""
-    walk = Walk(SHOWERS, prefix=prefix)
+    walk = KeyWalk(SHOWERS, prefix=prefix)
     for name, value in values.items():
         _tell(walk, name, value)
     return finish(walk, is_whole=False)
 
 
-def finish(walk: Walk, *, is_whole: bool = True) -> Sources:
+def finish(walk: KeyWalk, *, is_whole: bool = True) -> Sources:
     """Look at everything that is left."""
     if is_whole:
         for title, home in _HOMES.items():
@@ -97,11 +97,11 @@ def finish(walk: Walk, *, is_whole: bool = True) -> Sources:
     return Sources(Key((*walk.ingredients.values(), *libraries)), tuple(walk.doubts))
 
 
-def _tell(walk: Walk, name: str, value: Any) -> None:
+def _tell(walk: KeyWalk, name: str, value: Any) -> None:
     look_or_doubt(walk, name, lambda: walk.add(name, walk.show(value, name)))
 
 
-def look_or_doubt(walk: Walk, what: str, look: Callable[[], None]) -> None:
+def look_or_doubt(walk: KeyWalk, what: str, look: Callable[[], None]) -> None:
     """Look at something. Where that fails, the function is captured, as it would be without a key."""
     try:
         look()

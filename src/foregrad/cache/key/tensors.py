@@ -18,14 +18,14 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.cache.key.data import show_entry, show_object, slots_of
 from foregrad.cache.key.libraries import library_of_class
-from foregrad.cache.key.walk import Shower, Walk
+from foregrad.cache.key.walk import KeyWalk, Shower
 from foregrad.core.spec import contiguous_stride, dtype_text, is_number
 from foregrad.torch_private.autograd import accumulation_hooks, gradient_hooks
 from foregrad.torch_private.modules import NAMED_HOOKS, TABLES, forward_hook_numbers
 from foregrad.torch_private.tensors import storage_key, view_base
 
 
-def show_tensor(walk: Walk, tensor: torch.Tensor, place: str) -> str:
+def show_tensor(walk: KeyWalk, tensor: torch.Tensor, place: str) -> str:
     """All that a program may depend on but the data."""
     kind, is_leaf = type(tensor), tensor.is_leaf
     text = f"{kind.__name__ if kind in _USUAL else walk.kind(kind)} {spec_text(walk, tensor)}"
@@ -57,12 +57,12 @@ def _looks(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) 
     return text if stride == contiguous_stride(shape) else f"{text} stride {stride}"
 
 
-def spec_text(walk: Walk, tensor: torch.Tensor) -> str:
+def spec_text(walk: KeyWalk, tensor: torch.Tensor) -> str:
     text = _looks(tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else (), tensor.dtype)
     return text if tensor.device.type == "cpu" else f"{text} {walk.device(tensor.device)}"
 
 
-def _memory(walk: Walk, tensor: torch.Tensor, place: str) -> str:
+def _memory(walk: KeyWalk, tensor: torch.Tensor, place: str) -> str:
     """Where in which memory a tensor lies, if it does not have one to itself."""
     storage, offset = tensor.untyped_storage(), tensor.storage_offset()
     first, where = walk.storages.setdefault(storage_key(storage), (tensor, place))
@@ -72,7 +72,7 @@ def _memory(walk: Walk, tensor: torch.Tensor, place: str) -> str:
     return f" at {offset} of {size} bytes" if offset or size != tensor.nbytes else ""
 
 
-def show_hooks(walk: Walk, hooks: Any, place: str) -> str:
+def show_hooks(walk: KeyWalk, hooks: Any, place: str) -> str:
     """Hooks in their order; the numbers by which they are known differ from process to process."""
     return walk.show(list(hooks.values()), f"{place} hooks")
 
@@ -85,14 +85,14 @@ _DEFAULTS: dict[str, Any] = {
 }
 
 
-def show_module(walk: Walk, module: torch.nn.Module, place: str) -> str:
+def show_module(walk: KeyWalk, module: torch.nn.Module, place: str) -> str:
     """A module and all in it, one line each."""
     lines: list[str] = []
     _tell_module(walk, module, place, "", lines)
     return "\n".join(lines)
 
 
-def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lines: list[str]) -> None:
+def _tell_module(walk: KeyWalk, module: torch.nn.Module, place: str, path: str, lines: list[str]) -> None:
     """The line of a module, then those of all in it. Attributes come last: they may refer to what is in it."""
     here, below = len(lines), f"{path}." if path else ""
     lines.append("")
@@ -108,7 +108,7 @@ def _tell_module(walk: Walk, module: torch.nn.Module, place: str, path: str, lin
     lines[here] = f"{path or 'module'}: {mode} {walk.kind(type(module))}{_attributes(walk, module, place)}"
 
 
-def _attributes(walk: Walk, module: torch.nn.Module, place: str) -> str:
+def _attributes(walk: KeyWalk, module: torch.nn.Module, place: str) -> str:
     text = ""
     for key, value in vars(module).items():
         if key in TABLES or key == "training":
@@ -135,7 +135,7 @@ def _ranks(module: torch.nn.Module, numbers: Any) -> list[str]:
 # -- optimizers ---------------------------------------------------------------------------------------------
 
 
-def show_optimizer(walk: Walk, optimizer: torch.optim.Optimizer, place: str) -> str:
+def show_optimizer(walk: KeyWalk, optimizer: torch.optim.Optimizer, place: str) -> str:
     """Groups and state, one line each; numbers of a declared one by their type."""
     if id(optimizer) not in walk.declared:
         return show_object(walk, optimizer, place)
@@ -157,7 +157,7 @@ def show_optimizer(walk: Walk, optimizer: torch.optim.Optimizer, place: str) -> 
     return "\n".join(lines)
 
 
-def show_scheduler(walk: Walk, value: Any, place: str) -> str:
+def show_scheduler(walk: KeyWalk, value: Any, place: str) -> str:
     """A scheduler or GradScaler: all its attributes, numbers of a declared one by their type."""
     if id(value) not in walk.declared:
         return show_object(walk, value, place)
@@ -165,7 +165,7 @@ def show_scheduler(walk: Walk, value: Any, place: str) -> str:
     return "\n".join([f"object: {walk.kind(type(value))}", *lines])
 
 
-def _declared(walk: Walk, value: Any, place: str) -> str:
+def _declared(walk: KeyWalk, value: Any, place: str) -> str:
     """Declared state: a capture turns its numbers into symbols, and what it is told of them is a guard."""
     if is_number(value):
         return type(value).__name__
@@ -182,7 +182,7 @@ def _declared(walk: Walk, value: Any, place: str) -> str:
     return walk.show(value, place)
 
 
-def _key(walk: Walk, key: Any, place: str) -> str:
+def _key(walk: KeyWalk, key: Any, place: str) -> str:
     """A key of declared state. A GradScaler knows optimizers by their ids."""
     known = walk.place_of_id(key) if type(key) is int else None
     return walk.show(key, place) if known is None else f"id of {known}"

@@ -19,7 +19,7 @@ import torch
 from foregrad.cache.key.ingredients import Ingredient
 from foregrad.cache.key.libraries import library_of_class
 
-Shower = Callable[["Walk", Any, str], str]
+Shower = Callable[["KeyWalk", Any, str], str]
 
 #: Values that their `repr` says in full.
 _PLAIN = frozenset({bool, int, float, complex, str, bytes, type(None), type(...), range, torch.dtype, torch.layout})
@@ -35,7 +35,7 @@ class Showers:
 
     values: dict[type, Shower]
     objects: dict[type, Shower]
-    kind: Callable[[Walk, type], str]  # the class of a value that exists already
+    kind: Callable[[KeyWalk, type], str]  # the class of a value that exists already
     whole: frozenset[type]  # kinds whose functions tell all of a value of a class made from them, too
     _found: dict[type, tuple[Shower, bool, bool]] = field(default_factory=dict)
     _of_users: WeakKeyDictionary[type, tuple[Shower, bool, bool]] = field(default_factory=WeakKeyDictionary)
@@ -58,7 +58,7 @@ class Showers:
                 yield self.objects[cls], True, is_whole
 
 
-class Walk:
+class KeyWalk:
     """What was found so far: ingredients, doubts, and what is still to be looked at."""
 
     def __init__(self, showers: Showers, declared: tuple[Any, ...] = (), prefix: str = "") -> None:

@@ -32,7 +32,7 @@ from foregrad.cache.serialize.loaded import Loaded
 from foregrad.cache.serialize.requirements import foregrad_version, missing, needs
 from foregrad.cache.serialize.restore import as_described
 from foregrad.cache.serialize.state import keep_state, mismatches, stand_ins
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.cache.serialize.tensors import tensors_from_bytes, tensors_to_bytes
 from foregrad.cache.store.option_checks import check_flag
 from foregrad.core.errors import CannotKeep, CorruptArtifact, StaleArtifact, UntrustedArtifact
@@ -81,7 +81,7 @@ def save(
     for capture in captures:
         capture.stage.has_backward()
     calls = [for_artifact(capture.call, is_bare=bare) for bare in (False, True) for capture in captures]
-    kept = keep_calls(calls, Places(state, None), needs_code=False)
+    kept = keep_calls(calls, StatePlaces(state, None), needs_code=False)
     held = keep_state(state)
     names = {id(tensor): name for name, tensor in held.tensors.items()}
     header = {
@@ -201,7 +201,7 @@ def _backend(given: str | Backend | None) -> Backend:
 def _loaded(
     entry: Entry, state: tuple[Any, ...], path: str | Path, how: str, backend: Backend | None, *, is_bare: bool
 ) -> Loaded:
-    restore = restorer_of(entry.blob, Places(state, None), backend=backend)
+    restore = restorer_of(entry.blob, StatePlaces(state, None), backend=backend)
     for one in state:
         if isinstance(one, Optimizer):
             tell_it_steps(one)

@@ -25,14 +25,14 @@ from foregrad.cache.key.sources import Sources
 from foregrad.cache.serialize.calls import KeptCalls, keep_calls, restorer_of, without_module_checks
 from foregrad.cache.serialize.requirements import foregrad_version, needs
 from foregrad.cache.serialize.restore import as_described
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.cache.store.cache import Cache, default_cache
 from foregrad.cache.store.layer import Miss
 from foregrad.cache.store.option_checks import check_place, named_place
 from foregrad.core.errors import CannotKeep, ForegradError
 from foregrad.core.generated import generated_of
 from foregrad.core.spec import Spec
-from foregrad.process.progress import Part, Timings, log, part
+from foregrad.process.progress import TimedPart, Timings, log, part
 
 if TYPE_CHECKING:
     from foregrad.regions.regions import Regions
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Origin:
+class CaptureOrigin:
     """Where a captured call comes from, and why not from nearer: `captured`, `traced, then found`, or `found`."""
 
     how: str
@@ -82,11 +82,11 @@ CAPTURED, TRACED, FOUND = "captured", "traced, then found", "found without traci
 NO_ENTRY = "no entry of these sources"
 
 
-def in_doubt(sources: Sources) -> Origin | None:
+def in_doubt(sources: Sources) -> CaptureOrigin | None:
     """Why a call must be captured, where its sources do not say everything."""
     if sources.is_sure:
         return None
-    return Origin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
+    return CaptureOrigin(CAPTURED, reasons=tuple(f"the sources do not say everything: {why}" for why in sources.unsure))
 
 
 _PROGRAM_KEY = "program-key.json"
@@ -98,7 +98,7 @@ class FoundCall:
 
     call: Callable[..., Any]
     entry: Entry
-    origin: Origin
+    origin: CaptureOrigin
     restore: Callable[[Any], Any]
 
     @property
@@ -117,26 +117,35 @@ class FoundCall:
 
     @property
     def timings(self) -> Timings:
-        return Timings([Part(*p) for p in self.about["timings"]])
+        return Timings([TimedPart(*p) for p in self.about["timings"]])
 
 
-def find_call(store: Cache, key: str, places: Places, record: Callable[[], CompiledStage]) -> FoundCall | Origin:
+def find_call(
+    store: Cache, key: str, places: StatePlaces, record: Callable[[], CompiledStage]
+) -> FoundCall | CaptureOrigin:
     """The call with the key of its sources, or why it must be captured."""
     found = store.get(key)
     if isinstance(found, Miss):
-        return Origin(CAPTURED, reasons=(f"{NO_ENTRY}: {found.reason}",), key=key)
+        return CaptureOrigin(CAPTURED, reasons=(f"{NO_ENTRY}: {found.reason}",), key=key)
     try:
         with part("load"):
             entry = unpack(found.data)
             with as_described("a call"):
                 restore = restorer_of(entry.blob, places, record)
-                return FoundCall(restore(entry.about["call"]), entry, Origin(FOUND, found.source, key=key), restore)
+                return FoundCall(
+                    restore(entry.about["call"]), entry, CaptureOrigin(FOUND, found.source, key=key), restore
+                )
     except (ForegradError, OSError) as error:
-        return Origin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
+        return CaptureOrigin(CAPTURED, reasons=(f"the entry in {found.source} cannot be used: {error}",), key=key)
 
 
 def keep_call(
-    store: Cache, sources: Sources, places: Places, calls: list[Callable[..., Any]], program: Key, about: dict[str, Any]
+    store: Cache,
+    sources: Sources,
+    places: StatePlaces,
+    calls: list[Callable[..., Any]],
+    program: Key,
+    about: dict[str, Any],
 ) -> str | None:
     """Keep a call, and the halves that it runs, for later processes, with the key of its program; why not, if it cannot
     be kept."""
@@ -158,7 +167,7 @@ def keep_call(
     return None
 
 
-def _kept(calls: list[Callable[..., Any]], places: Places) -> KeptCalls:
+def _kept(calls: list[Callable[..., Any]], places: StatePlaces) -> KeptCalls:
     """The call as a file could have it too; else as only processes with its sources can."""
     try:
         return keep_calls(calls, places, needs_code=True)
@@ -166,7 +175,7 @@ def _kept(calls: list[Callable[..., Any]], places: Places) -> KeptCalls:
         return keep_calls([without_module_checks(calls[0], places), *calls[1:]], places, needs_code=True)
 
 
-def _check_finds_all(call: Callable[..., Any], places: Places) -> None:
+def _check_finds_all(call: Callable[..., Any], places: StatePlaces) -> None:
     """Refuse a call that holds something which may change: a later process has another one, with other contents."""
     from foregrad.record.lift.locate import OWNER
 

@@ -38,7 +38,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         "record.python.executed_code",
         ("names", "globals", "tables", "executed", "computed", "computed_in_libraries", "tested", "looks_around"),
     ),
-    "Replay": ("functionalize.redraw", ("op",)),
+    "Redraw": ("functionalize.redraw", ("op",)),
     "SamePattern": ("runtime.guards.overlap", ("pattern",)),
     "SameState": ("runtime.guards.torch_guards", ("state",)),
     "SameTensors": ("runtime.guards.torch_guards", ("specs", "kinds", "free")),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from foregrad.cache.serialize.code_files import Bytes, code_file, write_once
 from foregrad.cache.serialize.hook_places import names_in
 from foregrad.cache.serialize.restore import Restorer, as_described
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep, CorruptArtifact
 from foregrad.core.generated import generated_of
 from foregrad.process.garbage_collection import no_garbage_collection
@@ -33,7 +33,7 @@ class KeptCalls:
     blobs: dict[str, bytes] = field(default_factory=dict)
 
 
-def keep_calls(calls: list[Callable[..., Any]], places: Places, *, needs_code: bool) -> KeptCalls:
+def keep_calls(calls: list[Callable[..., Any]], places: StatePlaces, *, needs_code: bool) -> KeptCalls:
     """Describe generated calls. Without `needs_code` they must need no function of the user's."""
     from foregrad.cache.serialize.describe import Describer
 
@@ -44,7 +44,7 @@ def keep_calls(calls: list[Callable[..., Any]], places: Places, *, needs_code: b
 
 def restorer_of(
     read: Callable[[str], Bytes],
-    places: Places,
+    places: StatePlaces,
     record: Callable[[], CompiledStage] | None = None,
     backend: Backend | None = None,
 ) -> Callable[[Any], Any]:
@@ -76,7 +76,7 @@ def restorer_of(
     return restore
 
 
-def without_module_checks(call: Callable[..., Any], places: Places) -> Callable[..., Any]:
+def without_module_checks(call: Callable[..., Any], places: StatePlaces) -> Callable[..., Any]:
     """A call for processes that have its sources: they look at modules as they reach them. What only files check is
     left out. Modules that are in no variable, such as those that the function makes at each call, go by their class."""
     found = generated_of(call)

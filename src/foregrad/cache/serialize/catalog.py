@@ -14,15 +14,15 @@ from foregrad.cache.format import header as head
 from foregrad.cache.format.header import DEFAULT_LIMITS
 from foregrad.cache.key.ingredients import Difference, Ingredient, Key, differences, nearest
 from foregrad.cache.store.cache import Cache
-from foregrad.cache.store.layer import Entry
+from foregrad.cache.store.layer import ListedEntry
 from foregrad.core.errors import CorruptArtifact
 
 
 @dataclass(frozen=True)
-class Kept:
+class CatalogEntry:
     """An entry, and what its header says; `problem` is why that cannot be read."""
 
-    entry: Entry
+    entry: ListedEntry
     about: dict[str, Any] = field(default_factory=dict)
     problem: str | None = None
 
@@ -74,8 +74,8 @@ _PARTS = ("name", "digest", "description")
 class Comparison:
     """An entry beside an older one: the ingredients that differ; without an older one there are none."""
 
-    new: Kept
-    old: Kept | None
+    new: CatalogEntry
+    old: CatalogEntry | None
     differences: tuple[Difference, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -86,12 +86,12 @@ class Comparison:
         }
 
 
-def catalog(cache: Cache, *, near: bool = False) -> list[Kept]:
+def catalog(cache: Cache, *, near: bool = False) -> list[CatalogEntry]:
     """All entries of a cache, those that were used last first; with `near` no server is asked if there is a folder."""
     return [_describe(cache, entry) for entry in cache.entries(near=near)]
 
 
-def by_prefix(kept: Iterable[Kept], prefix: str) -> Kept:
+def by_prefix(kept: Iterable[CatalogEntry], prefix: str) -> CatalogEntry:
     """The entry whose key begins so; LookupError if there is none, or more than one."""
     found = [one for one in kept if one.key.startswith(prefix.lower())]
     if len(found) == 1:
@@ -101,7 +101,7 @@ def by_prefix(kept: Iterable[Kept], prefix: str) -> Kept:
     raise LookupError(f"{len(found)} entries have keys that begin with {prefix}: {', '.join(k.key for k in found[:5])}")
 
 
-def newest_call(kept: Iterable[Kept]) -> Kept:
+def newest_call(kept: Iterable[CatalogEntry]) -> CatalogEntry:
     """The call that was captured last."""
     calls = [one for one in kept if one.kind == "call"]
     if not calls:
@@ -109,11 +109,11 @@ def newest_call(kept: Iterable[Kept]) -> Kept:
     return max(calls, key=lambda one: (one.created, one.entry.used or 0.0))
 
 
-def compare(new: Kept, old: Kept | None) -> Comparison:
+def compare(new: CatalogEntry, old: CatalogEntry | None) -> Comparison:
     return Comparison(new, old, tuple(differences(old.ingredients, new.ingredients)) if old else ())
 
 
-def nearest_to(key: Key, kind: str, name: str, others: Iterable[Kept]) -> Kept | None:
+def nearest_to(key: Key, kind: str, name: str, others: Iterable[CatalogEntry]) -> CatalogEntry | None:
     """The entry of that kind and name which differs from a key in the fewest ingredients."""
     alike = [one for one in others if one.kind == kind and one.name == name and one.key != key.digest]
     found = nearest(key, [one.ingredients for one in alike])
@@ -125,7 +125,7 @@ class _Peeked:
     """The bytes of an entry where it is kept."""
 
     cache: Cache
-    entry: Entry
+    entry: ListedEntry
 
     @property
     def where(self) -> str:
@@ -135,13 +135,13 @@ class _Peeked:
         return memoryview(self.cache.peek(self.entry, offset, length))
 
 
-def _describe(cache: Cache, entry: Entry) -> Kept:
+def _describe(cache: Cache, entry: ListedEntry) -> CatalogEntry:
     try:
-        return Kept(entry, head.read(_Peeked(cache, entry), None, DEFAULT_LIMITS).about)
+        return CatalogEntry(entry, head.read(_Peeked(cache, entry), None, DEFAULT_LIMITS).about)
     except CorruptArtifact as error:
-        return Kept(entry, problem=f"damaged: {error}")
+        return CatalogEntry(entry, problem=f"damaged: {error}")
     except OSError as error:
-        return Kept(entry, problem=f"unreadable: {error}")
+        return CatalogEntry(entry, problem=f"unreadable: {error}")
 
 
 def _text(about: dict[str, Any], *path: str) -> str:

@@ -22,7 +22,7 @@ from foregrad.cache.serialize.callable_parts import class_of
 from foregrad.cache.serialize.checked_code import BUILTINS, Described, checked_code
 from foregrad.cache.serialize.graphs import graph_from_json
 from foregrad.cache.serialize.restore import Restorer
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CorruptArtifact
 from foregrad.core.generated import Generated
 from foregrad.torch_private.guards import global_state
@@ -32,7 +32,7 @@ from foregrad.torch_private.serialization import plain_tree_spec_from_text
 _KINDS = frozenset(
     (
         "AutogradFunction", "CompiledBackward", "Fitting", "FromList", "Guarded", "InGradMode", "NumberSpec",
-        "Numbered", "Numbers", "Overlap", "Pure", "RareBackward", "Replay", "SamePattern", "SameState", "SameTensors",
+        "Numbered", "Numbers", "Overlap", "Pure", "RareBackward", "Redraw", "SamePattern", "SameState", "SameTensors",
         "Spec", "Tangents",
     )
 )  # fmt: skip
@@ -47,7 +47,7 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}", re.ASCII)
 class DataOnly(Restorer):
     """Makes the objects of a table from closed lists; `backend` compiles the graphs."""
 
-    def __init__(self, table: Any, read: Callable[[str], Any], places: Places, backend: Backend) -> None:
+    def __init__(self, table: Any, read: Callable[[str], Any], places: StatePlaces, backend: Backend) -> None:
         super().__init__(table, read, places, _no_code)
         self._backend = backend
 

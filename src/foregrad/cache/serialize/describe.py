@@ -22,7 +22,7 @@ from foregrad.cache.serialize.callable_parts import parts_of
 from foregrad.cache.serialize.graphs import graph_to_json
 from foregrad.cache.serialize.known_names import ROOTS, name_of
 from foregrad.cache.serialize.plain_values import to_json
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep
 from foregrad.core.generated import Generated, generated_of
 from foregrad.core.spec import Spec
@@ -38,7 +38,7 @@ from foregrad.torch_private.serialization import op_namespace, tree_spec_to_text
 class Describer:
     """Describes objects; `table` and `blobs` are what was described so far."""
 
-    def __init__(self, places: Places, *, needs_code: bool) -> None:
+    def __init__(self, places: StatePlaces, *, needs_code: bool) -> None:
         self.places = places
         self.needs_code = needs_code  # whether it may need code of the user's, who then has it at hand
         self.table: list[Any] = []

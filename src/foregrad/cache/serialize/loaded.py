@@ -12,7 +12,7 @@ import torch
 from foregrad.core.errors import GuardError
 from foregrad.core.generated import generated_of
 from foregrad.process.forks import lock
-from foregrad.process.progress import Part, Timings
+from foregrad.process.progress import TimedPart, Timings
 from foregrad.runtime.guards.reasons import text_of
 from foregrad.runtime.guards.torch_guards import SameState, SameTensors
 from foregrad.runtime.sentinels import MISS, TENSORS
@@ -60,7 +60,7 @@ class Loaded:
         self._make_one_more(0)
         self.captures = tuple(
             LoadedCapture(
-                str(c["reason"]), str(c["program"]), c["signature"], Timings([Part(*p) for p in c["timings"]])
+                str(c["reason"]), str(c["program"]), c["signature"], Timings([TimedPart(*p) for p in c["timings"]])
             )
             for c in about["captures"]
         )

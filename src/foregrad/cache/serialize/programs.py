@@ -15,10 +15,10 @@ from foregrad.backends.backend import Runner
 from foregrad.cache.format.container import pack, unpack
 from foregrad.cache.key.ingredients import Key
 from foregrad.cache.key.program_key import program_key
-from foregrad.cache.serialize.cached_calls import CAPTURED, TRACED, Origin, about_entry
+from foregrad.cache.serialize.cached_calls import CAPTURED, TRACED, CaptureOrigin, about_entry
 from foregrad.cache.serialize.calls import keep_calls, restorer_of
 from foregrad.cache.serialize.restore import as_described
-from foregrad.cache.serialize.state_places import Places
+from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.cache.store.cache import Cache
 from foregrad.cache.store.layer import Hit
 from foregrad.core.errors import CannotKeep, ForegradError
@@ -29,22 +29,24 @@ from foregrad.runtime.options import Known, Options
 
 
 @dataclass(frozen=True)
-class Halves(Known):
+class CompiledHalves(Known):
     """The compiled halves of a program, and where they come from."""
 
     key: Key | None = None
-    origin: Origin = field(default_factory=lambda: Origin(CAPTURED))
+    origin: CaptureOrigin = field(default_factory=lambda: CaptureOrigin(CAPTURED))
 
 
 @contextmanager
-def claimed_halves(store: Cache | None, program: Program, options: Options, before: Origin) -> Iterator[Halves]:
+def claimed_halves(
+    store: Cache | None, program: Program, options: Options, before: CaptureOrigin
+) -> Iterator[CompiledHalves]:
     """The halves of a program. While one process makes them, others that want the same wait for it."""
     if store is None:
-        yield Halves(origin=before)
+        yield CompiledHalves(origin=before)
         return
     with part("look for a program"):
         key = program_key(program, options)
-    ours = Halves(keep=partial(_keep_halves, store, key, program, (None, None)), key=key, origin=before)
+    ours = CompiledHalves(keep=partial(_keep_halves, store, key, program, (None, None)), key=key, origin=before)
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest, _patience(program)) as claim:
             if claim.found is None:
@@ -52,8 +54,8 @@ def claimed_halves(store: Cache | None, program: Program, options: Options, befo
                 return
             found = _restored(claim.found)
             if found is not None:
-                origin = Origin(TRACED, claim.found.source, before.reasons, before.key)
-                yield Halves(*found, partial(_keep_halves, store, key, program, found), key, origin)
+                origin = CaptureOrigin(TRACED, claim.found.source, before.reasons, before.key)
+                yield CompiledHalves(*found, partial(_keep_halves, store, key, program, found), key, origin)
                 return
             store.delete(key.digest)
     yield ours
@@ -74,7 +76,7 @@ def _restored(hit: Hit) -> tuple[Runner | None, Runner | None] | None:
         with part("load"):
             entry = unpack(hit.data)
             with as_described("a program"):
-                forward, backward = map(restorer_of(entry.blob, Places((), None)), entry.about["halves"])
+                forward, backward = map(restorer_of(entry.blob, StatePlaces((), None)), entry.about["halves"])
     except (ForegradError, OSError) as error:
         log.info("the entry in %s cannot be used: %s", hit.source, error)
         return None
@@ -91,7 +93,7 @@ def _keep_halves(
     try:
         with part("keep"):
             check_compiled(runners)
-            kept = keep_calls(runners, Places((), None), needs_code=True)
+            kept = keep_calls(runners, StatePlaces((), None), needs_code=True)
             about = {**about_entry("halves", key), "name": program.name, "program": str(program), "halves": kept.roots}
             store.put(key.digest, pack(about, kept.blobs))
     except (CannotKeep, OSError) as error:

@@ -14,7 +14,7 @@ from foregrad.cache.serialize.callable_parts import class_of
 from foregrad.cache.serialize.graphs import graph_from_json
 from foregrad.cache.serialize.known_names import find
 from foregrad.cache.serialize.plain_values import from_json
-from foregrad.cache.serialize.state_places import PLACES, Places
+from foregrad.cache.serialize.state_places import PLACES, StatePlaces
 from foregrad.core.errors import CorruptArtifact, ForegradError, StaleArtifact
 from foregrad.core.generated import Generated
 from foregrad.core.spec import Spec
@@ -45,7 +45,7 @@ class Restorer:
         self,
         table: Sequence[Any],
         read: Callable[[str], bytes | memoryview],
-        places: Places,
+        places: StatePlaces,
         unpack: Callable[[str, Mapping[str, str]], Path],
         record: Callable[[], CompiledStage] | None = None,
     ) -> None:

@@ -28,7 +28,7 @@ from foregrad.torch_private.modules import TABLES, UNSAVED_BUFFERS
 _NOT_ATTRIBUTES = (*TABLES, UNSAVED_BUFFERS)
 
 
-class Places:
+class StatePlaces:
     """The function and the state of a call. With `hooks`, also what belongs to hooks of modules, in which a file from
     somebody else has nothing to look for."""
 

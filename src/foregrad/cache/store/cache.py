@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING, Any, Union
 from urllib.parse import unquote, urlsplit
 
 from foregrad.cache.store import option_checks as given
-from foregrad.cache.store.failing_layer import Guarded
+from foregrad.cache.store.failing_layer import FailingLayer
 from foregrad.cache.store.folder import Folder
-from foregrad.cache.store.layer import MAX_BYTES, NOT_THERE, Entry, Hit, Miss, check_key
+from foregrad.cache.store.layer import MAX_BYTES, NOT_THERE, Hit, ListedEntry, Miss, check_key
 from foregrad.cache.store.seal import PLAIN, Seal
 from foregrad.core.errors import CannotKeep
 from foregrad.process.environment import CACHE_VERIFY
@@ -116,7 +116,7 @@ class Cache:
         limits = {"max_bytes": max_bytes, "max_entry_bytes": max_entry_bytes}
         self._options = {**limits, "readonly": readonly, "verify_every": verify_every}
         self._has_key = key is not None
-        self._layers: list[Guarded] = []
+        self._layers: list[FailingLayer] = []
         self._counts: Counter[str] = Counter()
         self._checks: list[threading.Thread] = []
         self._lock = lock()
@@ -126,7 +126,7 @@ class Cache:
         self._parts = [given.anywhere(part) for part in parts]
         for part in parts:
             if isinstance(part, Cache):
-                self._layers += [Guarded(each.layer, True) if readonly else each for each in part._layers]
+                self._layers += [FailingLayer(each.layer, True) if readonly else each for each in part._layers]
             else:
                 given.check_place(part)
                 self._layers.append(_layer(part, key, max_bytes, max_entry_bytes, readonly))
@@ -166,17 +166,17 @@ class Cache:
         check_key(key)
         return self._reasons(lambda layer: layer.delete(key))
 
-    def peek(self, entry: Entry, offset: int, length: int) -> bytes:
+    def peek(self, entry: ListedEntry, offset: int, length: int) -> bytes:
         """Some bytes of an entry that was listed, which nobody has checked: to describe it, not to use it."""
         layer = next(layer for layer in self._layers if layer.name == entry.source)
         return layer.layer.peek(entry.key, offset, length)
 
-    def entries(self, *, near: bool = False) -> list[Entry]:
+    def entries(self, *, near: bool = False) -> list[ListedEntry]:
         """All entries, each as the first layer has it; those that were used last come first.
 
         With `near` servers are not asked, if there is a folder.
         """
-        found: dict[str, Entry] = {}
+        found: dict[str, ListedEntry] = {}
         folders = [layer for layer in self._layers if isinstance(layer.layer, Folder)]
         for layer in folders if near and folders else self._layers:
             for entry in layer.layer.entries():
@@ -286,7 +286,7 @@ class Cache:
         check_key(key)
         return self._reasons(lambda layer: layer.put(key, data))
 
-    def _reasons(self, change: Callable[[Guarded], str | None]) -> str | None:
+    def _reasons(self, change: Callable[[FailingLayer], str | None]) -> str | None:
         """Why layers did not do something, None if all did."""
         return "; ".join(f"{reason} ({layer.name})" for layer in self._layers if (reason := change(layer))) or None
 
@@ -339,15 +339,15 @@ def _no_cache(reason: str) -> Cache:
     return Cache([])
 
 
-def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> Guarded:
+def _layer(place: Place, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> FailingLayer:
     """The layer that a path or URL stands for."""
     text = os.fspath(place)
     if "://" not in text:
-        return Guarded(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
+        return FailingLayer(Folder(Path(text).expanduser().absolute(), PLAIN, max_bytes, max_entry_bytes), readonly)
     return _remote(text, key, max_bytes, max_entry_bytes, readonly)
 
 
-def _remote(text: str, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> Guarded:
+def _remote(text: str, key: GivenKey, max_bytes: int, max_entry_bytes: int, readonly: bool) -> FailingLayer:
     from foregrad.cache.format.keys import PublicKey
     from foregrad.cache.store.redis_layer import RedisLayer
     from foregrad.cache.store.url_layer import UrlLayer
@@ -363,9 +363,9 @@ def _remote(text: str, key: GivenKey, max_bytes: int, max_entry_bytes: int, read
     readonly = readonly or isinstance(signer, PublicKey)
     parts = urlsplit(text)
     if parts.scheme == "file":
-        return Guarded(Folder(Path(unquote(parts.path)), seal, max_bytes, max_entry_bytes), readonly)
+        return FailingLayer(Folder(Path(unquote(parts.path)), seal, max_bytes, max_entry_bytes), readonly)
     kind = RedisLayer if parts.scheme in ("redis", "rediss", "unix") else UrlLayer
-    return Guarded(kind(text, name, seal, max_entry_bytes), readonly)
+    return FailingLayer(kind(text, name, seal, max_entry_bytes), readonly)
 
 
 def without_password(url: str) -> str:

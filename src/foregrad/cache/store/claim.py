@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from foregrad.cache.store.layer import Hit, Holder, Leases
+from foregrad.cache.store.layer import Hit, LeaseHolder, Leases
 from foregrad.process.forks import divided
 
 log = logging.getLogger("foregrad")
@@ -147,7 +147,7 @@ def _started(process: int) -> str:
     return "over" if fields[0] in "ZX" else fields[19]
 
 
-def _is_dead(holder: Holder) -> bool:
+def _is_dead(holder: LeaseHolder) -> bool:
     """Whether the owner ran here and does not any more."""
     machine, _, rest = holder.owner.partition(" ")
     number, _, started = rest.partition(" ")[0].partition("@")

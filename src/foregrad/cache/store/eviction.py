@@ -25,7 +25,7 @@ _SHARD = re.compile(r"[0-9a-f]{2}")
 
 
 @dataclass(frozen=True)
-class Found:
+class ShardFile:
     """A file of a shard."""
 
     path: Path
@@ -59,11 +59,11 @@ def sweep_files(folder: Path, max_bytes: int, spare: Path | None = None) -> None
     _evict(sorted(_files_in(folder), key=lambda file: file.used_ns), max_bytes, spare)
 
 
-def _evict(files: list[Found], max_bytes: int, spare: Path | None) -> list[Found]:
+def _evict(files: list[ShardFile], max_bytes: int, spare: Path | None) -> list[ShardFile]:
     """Remove the first of these until the rest is within the limit."""
     total = sum(file.size for file in files)
     goal = max_bytes if total <= max_bytes else int(max_bytes * _LOW_WATER)
-    evicted: list[Found] = []
+    evicted: list[ShardFile] = []
     for file in files:
         if total <= goal:
             break
@@ -73,24 +73,24 @@ def _evict(files: list[Found], max_bytes: int, spare: Path | None) -> list[Found
     return evicted
 
 
-def entry_files(root: Path) -> Iterator[Found]:
+def entry_files(root: Path) -> Iterator[ShardFile]:
     """The files that are entries; not whether they are good ones."""
     return filter(_is_entry, _files(root))
 
 
-def _files(root: Path) -> Iterator[Found]:
+def _files(root: Path) -> Iterator[ShardFile]:
     for shard in _scan(root):
         if _SHARD.fullmatch(shard.name) and shard.is_dir(follow_symlinks=False):
             yield from _files_in(Path(shard.path))
 
 
-def _files_in(folder: Path) -> Iterator[Found]:
+def _files_in(folder: Path) -> Iterator[ShardFile]:
     for file in _scan(folder):
         try:
             found = file.stat(follow_symlinks=False)
         except FileNotFoundError:
             continue  # another process has removed it
-        yield Found(Path(file.path), found.st_size, found.st_mtime_ns)
+        yield ShardFile(Path(file.path), found.st_size, found.st_mtime_ns)
 
 
 def _scan(folder: Path) -> list[os.DirEntry[str]]:
@@ -101,15 +101,15 @@ def _scan(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _is_entry(file: Found) -> bool:
+def _is_entry(file: ShardFile) -> bool:
     return file.path.suffix == ".fg" and is_key(file.path.stem)
 
 
-def _is_stray(file: Found) -> bool:
+def _is_stray(file: ShardFile) -> bool:
     return file.path.suffix in (".tmp", ".lease") and time.time() - file.used_ns / 1e9 > _STRAY_SECONDS
 
 
-def _remove(file: Found) -> bool:
+def _remove(file: ShardFile) -> bool:
     """Remove a file, unless it was used, written anew or removed since it was found."""
     try:
         if file.path.lstat().st_mtime_ns != file.used_ns:

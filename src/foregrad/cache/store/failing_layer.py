@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from foregrad.cache.store.layer import Hit, Holder, Layer, Leases, Miss, Unreachable
+from foregrad.cache.store.layer import Hit, Layer, LeaseHolder, Leases, Miss, Unreachable
 
 log = logging.getLogger("foregrad")
 
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Guarded:
+class FailingLayer:
     """A layer of a cache, and how it is doing."""
 
     layer: Layer
@@ -54,7 +54,7 @@ class Guarded:
         """Why the entry was not removed, None if it was."""
         return self._change(lambda: self.layer.delete(key), "an entry was not removed from")
 
-    def acquire(self, key: str, owner: str) -> Holder | None:
+    def acquire(self, key: str, owner: str) -> LeaseHolder | None:
         return self._ask(lambda: self._leases.acquire(key, owner))
 
     def renew(self, key: str, owner: str) -> None:

@@ -22,7 +22,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from foregrad.cache.format.header import PRELUDE_BYTES, stated_length
-from foregrad.cache.store.layer import MAX_BYTES, NOT_THERE, VERSION, Entry, Hit, Holder, Miss, check_key, too_large
+from foregrad.cache.store.layer import (
+    MAX_BYTES,
+    NOT_THERE,
+    VERSION,
+    Hit,
+    LeaseHolder,
+    ListedEntry,
+    Miss,
+    check_key,
+    too_large,
+)
 from foregrad.cache.store.private_files import check_private, create, make_folder, touch, why_not_private
 from foregrad.cache.store.seal import PLAIN, Seal
 
@@ -105,11 +115,11 @@ class Folder:
     def delete(self, key: str) -> None:
         self.file(key).unlink(missing_ok=True)
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ListedEntry]:
         from foregrad.cache.store.eviction import entry_files
 
         for found in entry_files(self.root):
-            yield Entry(found.path.stem, found.size, found.used_ns / 1e9, self.name)
+            yield ListedEntry(found.path.stem, found.size, found.used_ns / 1e9, self.name)
 
     def gc(self, max_bytes: int | None = None) -> Swept:
         """Remove what was used longest ago until the folder is within its limit, and what killed writers left."""
@@ -128,7 +138,7 @@ class Folder:
     def counted(self) -> dict[str, int]:
         return {file.name: file.stat().st_size for file in (self.root / "counts").glob("*")}
 
-    def acquire(self, key: str, owner: str) -> Holder | None:
+    def acquire(self, key: str, owner: str) -> LeaseHolder | None:
         self._make(self.file(key).parent)
         return self._lease(key).acquire(owner)
 

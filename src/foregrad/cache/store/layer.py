@@ -43,7 +43,7 @@ class Miss:
 
 
 @dataclass(frozen=True)
-class Entry:
+class ListedEntry:
     """An entry as a listing shows it: `used` is when it was last read or written, in seconds since 1970, if known."""
 
     key: str
@@ -53,7 +53,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Holder:
+class LeaseHolder:
     """Who works on an entry; `beat` changes as long as the owner is alive."""
 
     owner: str
@@ -92,7 +92,7 @@ class Layer(Protocol):
     def peek(self, key: str, offset: int, length: int) -> bytes:
         """Some bytes of an entry's content, which nobody has checked: to list it, not to use it."""
 
-    def entries(self) -> Iterable[Entry]:
+    def entries(self) -> Iterable[ListedEntry]:
         """All entries; they are not read for that."""
 
 
@@ -100,7 +100,7 @@ class Layer(Protocol):
 class Leases(Protocol):
     """A layer that also knows who works on an entry. `claim.py` says how this is used."""
 
-    def acquire(self, key: str, owner: str) -> Holder | None:
+    def acquire(self, key: str, owner: str) -> LeaseHolder | None:
         """None if the owner has the lease now, else who has it. `NotOurs` if that is a stranger."""
 
     def renew(self, key: str, owner: str) -> None:

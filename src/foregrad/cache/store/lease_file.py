@@ -11,7 +11,7 @@ import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
-from foregrad.cache.store.layer import Holder, NotOurs
+from foregrad.cache.store.layer import LeaseHolder, NotOurs
 from foregrad.cache.store.private_files import create
 from foregrad.cache.store.seal import Seal
 
@@ -26,7 +26,7 @@ class LeaseFile:
     key: str
     seal: Seal
 
-    def acquire(self, owner: str) -> Holder | None:
+    def acquire(self, owner: str) -> LeaseHolder | None:
         """None if the owner has the lease now, else who has it."""
         lease = self.seal.lease(self.key, owner)
         try:
@@ -73,15 +73,15 @@ class LeaseFile:
     def _beside(self) -> Path:
         return self.path.with_name(f".{self.path.stem[:16]}.{secrets.token_hex(8)}.tmp")
 
-    def _holder(self) -> Holder:
+    def _holder(self) -> LeaseHolder:
         """Who has the lease; nobody's name if it was released just now."""
         try:
             owner = self.seal.owner_in(self.key, _read(self.path))
             if owner is None:
                 raise NotOurs
-            return Holder(owner, self.path.stat().st_mtime_ns)
+            return LeaseHolder(owner, self.path.stat().st_mtime_ns)
         except FileNotFoundError:
-            return Holder("", 0)
+            return LeaseHolder("", 0)
 
 
 def _read(path: Path) -> bytes:

@@ -18,9 +18,9 @@ from foregrad.cache.store.claim import LEASE_SECONDS
 from foregrad.cache.store.layer import (
     NOT_THERE,
     VERSION,
-    Entry,
     Hit,
-    Holder,
+    LeaseHolder,
+    ListedEntry,
     Miss,
     NotOurs,
     Unreachable,
@@ -86,7 +86,7 @@ class RedisLayer:
         with self._server() as server:
             server.delete(self._name(key))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ListedEntry]:
         with self._server() as server:
             names = [name for name in server.scan_iter(match=f"{self.prefix}*", count=1000) if self._key(name)]
             asked = server.pipeline(transaction=False)
@@ -96,21 +96,21 @@ class RedisLayer:
         for name, size, idle in zip(names, answers[::2], answers[1::2], strict=True):
             if isinstance(size, int):
                 used = time.time() - idle if isinstance(idle, int) else None
-                yield Entry(self._key(name), size, used, self.name)
+                yield ListedEntry(self._key(name), size, used, self.name)
 
-    def acquire(self, key: str, owner: str) -> Holder | None:
+    def acquire(self, key: str, owner: str) -> LeaseHolder | None:
         name = self._name(key) + ":lease"
         with self._server() as server:
             if server.set(name, self.seal.lease(key, owner), nx=True, px=int(LEASE_SECONDS * 1000)):
                 return None
             raw = server.getrange(name, 0, _LONGEST_LEASE)
             if not raw and not server.exists(name):
-                return Holder("", time.monotonic())  # released just now
+                return LeaseHolder("", time.monotonic())  # released just now
             holder = self.seal.owner_in(key, raw)
         if holder is None:
             raise NotOurs
         # The server counts the time of a lease, so whoever has one is alive as far as we know.
-        return Holder(holder, time.monotonic())
+        return LeaseHolder(holder, time.monotonic())
 
     def renew(self, key: str, owner: str) -> None:
         with self._server() as server:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from foregrad.cache.format.byte_source import File
+from foregrad.cache.format.byte_source import OpenFile
 from foregrad.cache.store.layer import Miss
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Seal:
 
 def seal_length(path: Path) -> int:
     """How many bytes of a file are the seal of an entry of a cache; 0 if it has none."""
-    kind = bytes(File(path).read(0, 8))
+    kind = bytes(OpenFile(path).read(0, 8))
     return _size(kind) if kind in _KINDS.values() else 0
 
 

@@ -15,7 +15,17 @@ from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any
 
-from foregrad.cache.store.layer import NOT_THERE, VERSION, Entry, Hit, Miss, Unreachable, check_key, is_key, too_large
+from foregrad.cache.store.layer import (
+    NOT_THERE,
+    VERSION,
+    Hit,
+    ListedEntry,
+    Miss,
+    Unreachable,
+    check_key,
+    is_key,
+    too_large,
+)
 from foregrad.cache.store.seal import Seal
 
 
@@ -77,13 +87,13 @@ class UrlLayer:
             if self._files.exists(self._path(key)):
                 self._files.rm_file(self._path(key))
 
-    def entries(self) -> Iterator[Entry]:
+    def entries(self) -> Iterator[ListedEntry]:
         with self._answers():
             found = self._files.find(self._root, detail=True)
         for path, info in found.items():
             file = PurePosixPath(path)
             if file.suffix == ".fg" and is_key(file.stem):
-                yield Entry(file.stem, int(info.get("size") or 0), _time(info), self.name)
+                yield ListedEntry(file.stem, int(info.get("size") or 0), _time(info), self.name)
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key)[:2]}/{key}.fg"

@@ -22,7 +22,7 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
+class NewTensor:
     """A new tensor among the results of an op."""
 
     size: tuple[int, ...]
@@ -31,13 +31,13 @@ class Made:
     device: torch.device | None  # None: the CPU
 
     @staticmethod
-    def like(tensor: torch.Tensor) -> Made:
+    def like(tensor: torch.Tensor) -> NewTensor:
         device = None if tensor.is_cpu else tensor.device
-        return Made(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, device)
+        return NewTensor(tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, device)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ArgumentResult:
     """An argument among the results of an op, by its place among the tensors of the call."""
 
     place: int
@@ -45,10 +45,10 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an op returns (`Made`, `Given`, None, numbers, nested lists), and which arguments it resizes."""
+    """What an op returns (`NewTensor`, `ArgumentResult`, None, numbers, lists), and which arguments it resizes."""
 
     result: Any
-    resized: tuple[tuple[int, Made], ...]
+    resized: tuple[tuple[int, NewTensor], ...]
 
 
 class SparseResult(Exception):
@@ -76,7 +76,7 @@ def has_no_elements(result: Any) -> bool:
     such tensor among others may be a workspace, which depends on modes."""
     if isinstance(result, (list, tuple)):
         return bool(result) and all(map(has_no_elements, result))
-    return type(result) is Made and 0 in result.size
+    return type(result) is NewTensor and 0 in result.size
 
 
 def is_refused_late(func: OpOverload, args: Any, kwargs: Any) -> bool:
@@ -142,7 +142,7 @@ def _has_unusual_strides(tensor: torch.Tensor) -> bool:
 def _shapes(result: Any) -> Any:
     if isinstance(result, (list, tuple)):
         return [_shapes(r) for r in result]
-    return (result.size, result.dtype) if type(result) is Made else result
+    return (result.size, result.dtype) if type(result) is NewTensor else result
 
 
 def ask_itself(func: OpOverload, args: Any, kwargs: Any) -> Outcome:
@@ -233,7 +233,7 @@ def ask(
 
     result = func(*[replaced(a) for a in args], **{k: replaced(v) for k, v in kwargs.items()})
     resized = tuple(
-        (place, Made.like(after))
+        (place, NewTensor.like(after))
         for place, (was, after) in enumerate(zip(_tensors((args, kwargs)), given, strict=True))
         if was.size() != after.size() or was.stride() != after.stride()
     )
@@ -273,14 +273,14 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 def _describe(result: Any, places: dict[int, int]) -> Any:
     if isinstance(result, torch.Tensor):
         if id(result) in places:
-            return Given(places[id(result)])
+            return ArgumentResult(places[id(result)])
         if result.layout is torch.sparse_coo:
             raise SparseResult
         if result.is_nested:
             raise NotImplementedError("it returns a nested tensor, of which the sizes depend on data")
         if result.layout is not torch.strided:
             raise NotImplementedError(f"a result of layout {result.layout}")
-        return Made.like(result)
+        return NewTensor.like(result)
     if isinstance(result, (list, tuple)):
         return type(result)(_describe(r, places) for r in result)
     return result

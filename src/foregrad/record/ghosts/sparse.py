@@ -42,7 +42,7 @@ _FROM_PARTS = aten._sparse_coo_tensor_with_dims_and_tensors.default
 
 
 @dataclass(frozen=True)
-class Part:
+class DensePart:
     """A dense tensor among the arguments of an op, by its place among all those that are needed."""
 
     place: int
@@ -53,12 +53,12 @@ class PutOff:
     """An op that makes a sparse tensor of dense ones, and of others that are made so."""
 
     func: OpOverload
-    args: tuple[Any, ...]  # with a `Part` or a `PutOff` for each tensor
+    args: tuple[Any, ...]  # with a `DensePart` or a `PutOff` for each tensor
     kwargs: tuple[tuple[str, Any], ...]
 
     def run(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
         def value(argument: Any) -> Any:
-            if isinstance(argument, Part):
+            if isinstance(argument, DensePart):
                 return parts[argument.place]
             return argument.run(parts) if isinstance(argument, PutOff) else argument
 
@@ -71,7 +71,7 @@ class PutOff:
 
 
 @dataclass(frozen=True)
-class Looks:
+class SparseSpec:
     """What a sparse tensor looks like from outside."""
 
     size: tuple[int, ...]
@@ -79,8 +79,8 @@ class Looks:
     device: torch.device
 
     @staticmethod
-    def of(tensor: torch.Tensor) -> Looks:
-        return Looks(tuple(tensor.size()), tensor.dtype, tensor.device)
+    def of(tensor: torch.Tensor) -> SparseSpec:
+        return SparseSpec(tuple(tensor.size()), tensor.dtype, tensor.device)
 
 
 class Sparse(torch.Tensor):
@@ -89,13 +89,13 @@ class Sparse(torch.Tensor):
     op: PutOff
     parts: tuple[torch.Tensor, ...]
     versions: tuple[int, ...]  # of the parts, when the op was to run
-    like: Looks
+    like: SparseSpec
     here: Callable[[], str]  # the user's line that is running
     line: str  # the one that made it
 
     @staticmethod
     def __new__(
-        cls, op: PutOff, parts: tuple[torch.Tensor, ...], versions: tuple[int, ...], like: Looks, here: Any
+        cls, op: PutOff, parts: tuple[torch.Tensor, ...], versions: tuple[int, ...], like: SparseSpec, here: Any
     ) -> Sparse:
         made = tensor_of_class(cls, like.size, like.dtype, like.device, torch.sparse_coo)
         made.op, made.parts, made.versions, made.like, made.here, made.line = op, parts, versions, like, here, here()
@@ -174,12 +174,12 @@ def put_off(func: OpOverload, args: Any, kwargs: Any, here: Callable[[], str]) -
             raise _refusal(f"gives {func} a number that varies, and uses a sparse tensor", here)
         return value
 
-    def add(part: torch.Tensor, version: int) -> Part:
+    def add(part: torch.Tensor, version: int) -> DensePart:
         if part.device.type != "cpu" or any(type(size) is not int for size in part.size()):
             raise _refusal("uses a sparse tensor elsewhere than on the CPU, or with sizes that vary", here)
         parts.append(part)
         versions.append(version)
-        return Part(len(parts) - 1)
+        return DensePart(len(parts) - 1)
 
     kind = kind_of(func)
     if kind.is_mutable or kind.is_view or kind.is_random:
@@ -188,7 +188,7 @@ def put_off(func: OpOverload, args: Any, kwargs: Any, here: Callable[[], str]) -
     try:
         with no_dispatch_modes(), no_function_modes(), torch.no_grad():
             made = op.run([zeros_like(part) for part in parts])
-            like = Looks.of(made) if isinstance(made, torch.Tensor) and made.layout is torch.sparse_coo else None
+            like = SparseSpec.of(made) if isinstance(made, torch.Tensor) and made.layout is torch.sparse_coo else None
     except (RuntimeError, IndexError, ValueError) as error:
         raise _refusal(f"uses a sparse tensor in {func}", here) from error
     if like is None:
@@ -229,12 +229,12 @@ class PaddedLookup(torch.autograd.Function):
         return put_off(aten.embedding_backward.default, args, {}, ctx.here), None, None, None
 
 
-class Held(Sparse):
+class OldSparseGrad(Sparse):
     """What stands for a sparse .grad from before the call, of which nothing is known but that it is there."""
 
     @staticmethod
     def of(real: torch.Tensor) -> Sparse:
-        return Held(PutOff(_FROM_PARTS, (), ()), (), (), Looks.of(real), str)
+        return OldSparseGrad(PutOff(_FROM_PARTS, (), ()), (), (), SparseSpec.of(real), str)
 
 
 def _added(func: OpOverload, dense: torch.Tensor, sparse: Sparse, alpha: Any) -> torch.Tensor:
@@ -257,11 +257,11 @@ def _rows(op: PutOff, sparse: Sparse) -> list[tuple[torch.Tensor, torch.Tensor]]
     return [(indices.select(0, 0), values)]
 
 
-def _moved(op: PutOff, places: list[Part]) -> PutOff:
+def _moved(op: PutOff, places: list[DensePart]) -> PutOff:
     """The same op, of dense tensors at other places."""
 
     def value(argument: Any) -> Any:
-        if isinstance(argument, Part):
+        if isinstance(argument, DensePart):
             return places[argument.place]
         return _moved(argument, places) if isinstance(argument, PutOff) else argument
 

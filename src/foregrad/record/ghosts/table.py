@@ -19,8 +19,8 @@ import torch
 from foregrad.record.ghosts.allocate import new_ghost
 from foregrad.record.ghosts.devices import CPU, META, Device
 from foregrad.record.ghosts.op_results import (
-    Given,
-    Made,
+    ArgumentResult,
+    NewTensor,
     Outcome,
     SparseResult,
     ask,
@@ -157,7 +157,11 @@ class GhostTable:
         if found is None:
             found = self._learn(func, args, kwargs, device)
             results = found.result if isinstance(found.result, (list, tuple)) else [found.result]
-            if kind_of(func).is_random and not kind_of(func).is_mutable and any(type(one) is Given for one in results):
+            if (
+                kind_of(func).is_random
+                and not kind_of(func).is_mutable
+                and any(type(one) is ArgumentResult for one in results)
+            ):
                 raise NotImplementedError("it returns its argument itself, of which its schema says nothing")
             if key is not None:
                 outcomes[key] = found
@@ -204,12 +208,12 @@ class GhostTable:
 
 def make(result: Any, given: list[torch.Tensor], elsewhere: Device) -> Any:
     """The ghosts that an outcome stands for."""
-    if type(result) is Made:
+    if type(result) is NewTensor:
         if result.device is None:
             return new_ghost(result.size, result.stride, result.dtype, CPU)
         elsewhere.stand_for(elsewhere.shown(result.device))
         return new_ghost(result.size, result.stride, result.dtype, META)
-    if type(result) is Given:
+    if type(result) is ArgumentResult:
         return given[result.place]
     if isinstance(result, (list, tuple)):
         return type(result)(make(r, given, elsewhere) for r in result)

@@ -25,7 +25,7 @@ from foregrad.torch_private.tensors import give_memory, storage_key, take_memory
 _tables = threading.local()
 
 
-class Tensors:
+class GhostTensors:
     """Ghosts by their identity, and their memory. `lift` is asked for a ghost when a real tensor turns up."""
 
     def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None) -> None:

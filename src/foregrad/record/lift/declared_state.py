@@ -16,7 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from foregrad.core.errors import CaptureError
 from foregrad.core.spec import is_number
 from foregrad.record.recording import Recording
-from foregrad.record.symbols.numbers import Expression, Numbers, expression_of
+from foregrad.record.symbols.numbers import Expression, SymbolicNumbers, expression_of
 from foregrad.record.symbols.scalar_state import Mirror
 from foregrad.record.trace import Storage
 from foregrad.torch_private.fake_tensors import FakeTensor
@@ -54,7 +54,7 @@ class Container:
 
 
 @dataclass(frozen=True, eq=False)
-class Store:
+class StateStore:
     """Something to put in a slot at each call: tensors, expressions and plain values in dicts, lists and tuples."""
 
     slot: Slot
@@ -68,7 +68,7 @@ class Store:
 class Declared:
     """The state that a step declares, on entry; `lift` turns its numbers into symbols, `restore` puts all back."""
 
-    numbers: Numbers
+    numbers: SymbolicNumbers
     containers: list[Container] = field(default_factory=list)
     tensors: dict[int, Slot] = field(default_factory=dict)  # where tensors are kept, by their id
     small: set[int] = field(default_factory=set)  # ids of tensors that may be read as numbers
@@ -132,7 +132,7 @@ class Declared:
             holders.append(tensor)
         return found.symbol()
 
-    def restore(self) -> list[Store]:
+    def restore(self) -> list[StateStore]:
         """Put everything back; says what the function had put there."""
         try:
             return [
@@ -166,7 +166,7 @@ class Declared:
             return self._is_held(holder)
         return (_items(holder.value) or {}).get(key) is container.value and self._is_held(holder)
 
-    def _changes(self, container: Container) -> Iterator[Store]:
+    def _changes(self, container: Container) -> Iterator[StateStore]:
         now = _items(container.value) or {}
         gone = [key for key in container.items if key not in now]
         if gone or (type(container.value) is list and len(now) != len(container.items)):
@@ -175,7 +175,7 @@ class Declared:
         for key, value in now.items() if type(container.value) is not tuple else ():
             before = container.items.get(key, _NOTHING)
             if value is not container.lifted.get(key, before) and not self._are_empty(value, before):
-                yield Store(container.slot_of(key), _stored(value))
+                yield StateStore(container.slot_of(key), _stored(value))
 
     def _are_empty(self, value: Any, before: Any) -> bool:
         """Whether one empty container has replaced another."""

@@ -16,7 +16,7 @@ import torch
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import grad_of
-from foregrad.record.ghosts.sparse import Held
+from foregrad.record.ghosts.sparse import OldSparseGrad
 from foregrad.record.lift.input_hooks import InputHooks
 from foregrad.record.lift.inputs import Inputs, Lifted
 from foregrad.record.lift.outer_history import Beyond
@@ -162,7 +162,9 @@ class Grads:
         real = grad_of(lifted.real)
         with no_function_modes():
             is_sparse = real is not None and real.layout is torch.sparse_coo
-            lifted.ghost.grad = real if real is None else Held.of(real) if is_sparse else self._inputs.lift(real)
+            lifted.ghost.grad = (
+                real if real is None else OldSparseGrad.of(real) if is_sparse else self._inputs.lift(real)
+            )
             self.on_entry[lifted] = grad_of(lifted.ghost)
 
     def replace(self, lifted: Input) -> None:
@@ -183,11 +185,13 @@ class Grads:
         """Inputs that a gradient inside the function passes, and the hooks that they had on entry."""
         return {one: self.hooks.on_entry.get(one, ()) for one in (*self.accumulated, *self.beyond.targets)}
 
-    def assumed(self) -> tuple[tuple[Input, Input | Held | None], ...]:
-        """Inputs whose .grad on entry matters, and the input that it is, or None; `Held` if it is sparse."""
+    def assumed(self) -> tuple[tuple[Input, Input | OldSparseGrad | None], ...]:
+        """Inputs whose .grad on entry matters, and the input that it is, or None; `OldSparseGrad` if it is sparse."""
         entered = self._inputs.entered
         known = [(lifted, grad) for lifted, grad in self.on_entry.items() if grad is not REPLACED]
-        return tuple((lifted, entered(g) if g is not None and type(g) is not Held else g) for lifted, g in known)
+        return tuple(
+            (lifted, entered(g) if g is not None and type(g) is not OldSparseGrad else g) for lifted, g in known
+        )
 
     def changes(self, seen: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor | None]]:
         """Which of these tensors, and of the inputs, have another .grad than on entry; a gradient may have one too."""

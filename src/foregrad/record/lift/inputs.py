@@ -20,9 +20,9 @@ from foregrad.core.errors import CaptureError
 from foregrad.core.history import attributes_of, base_of, gets_no_gradient, hidden_bases, leads_nowhere, shares_version
 from foregrad.core.shared_memory import groups_in_bases, overlap
 from foregrad.core.spec import Spec
-from foregrad.core.wrapper_subclass import Recipe, is_wrapper, named_parts, parts
+from foregrad.core.wrapper_subclass import WrapperRecipe, is_wrapper, named_parts, parts
 from foregrad.record.ghosts.allocate import ghost_over, ghost_storage, new_ghost
-from foregrad.record.ghosts.sparse import Held
+from foregrad.record.ghosts.sparse import OldSparseGrad
 from foregrad.record.lift.input_base import Entered
 from foregrad.record.lift.wrapper_inputs import Outer, make_outer
 from foregrad.record.origins import where
@@ -193,12 +193,17 @@ class Inputs:
     def _check_kind(self, tensor: torch.Tensor, definition: str | None = None) -> None:
         it = f"the argument {self.names[id(tensor)]}" if id(tensor) in self.names else "a tensor that the function uses"
         is_strided, is_dynamic = tensor.layout is torch.strided, self._recorder.sizes is not None
-        if isinstance(tensor, Held):
+        if isinstance(tensor, OldSparseGrad):
             raise CaptureError(
                 f"the function uses a sparse .grad from before the call.\n{where(self._recorder.module)}\n"
                 "Call zero_grad() first, or use dense gradients (sparse=False)."
             )
-        if is_strided and is_wrapper(tensor) and not is_dynamic and Recipe.of(tensor) == Recipe.of(tensor):
+        if (
+            is_strided
+            and is_wrapper(tensor)
+            and not is_dynamic
+            and WrapperRecipe.of(tensor) == WrapperRecipe.of(tensor)
+        ):
             for path, part in named_parts(tensor):
                 if id(tensor) in self.names:
                     self.names.setdefault(id(part), self.names[id(tensor)] + path)
@@ -207,7 +212,7 @@ class Inputs:
         if is_strided and is_wrapper(tensor) and is_dynamic:
             what, instead = f"is a {type(tensor).__name__}", "Say dynamic=False; with it sizes that vary cannot be"
         elif is_strided and is_wrapper(tensor):
-            what, instead = f"is a {Recipe.of(tensor)}, which is not equal to itself", "Such a tensor cannot be"
+            what, instead = f"is a {WrapperRecipe.of(tensor)}, which is not equal to itself", "Such a tensor cannot be"
         elif not is_strided:
             what, instead = (
                 f"has the layout {tensor.layout}",

@@ -15,7 +15,7 @@ from torch.autograd.graph import GradientEdge
 
 from foregrad.core.attach_history import Attached
 from foregrad.core.spec import Spec
-from foregrad.core.wrapper_subclass import Recipe, named_parts
+from foregrad.core.wrapper_subclass import WrapperRecipe, named_parts
 from foregrad.record.lift.input_base import Entered
 from foregrad.record.trace import Alias
 from foregrad.torch_private.autograd import version_of
@@ -23,7 +23,7 @@ from foregrad.torch_private.dispatch import no_function_modes
 from foregrad.torch_private.tensors import view_base
 
 
-class Part(Protocol):
+class PlainInput(Protocol):
     """A plain tensor that is an input, and its ghost."""
 
     real: torch.Tensor | None
@@ -43,8 +43,8 @@ class Outer(Entered):
     edge: GradientEdge | None  # where the gradient of that value arrives
     entry_node: Any  # grad_fn on entry
     version: int  # of the ghost, on entry
-    recipe: Recipe
-    parts: tuple[Part, ...]
+    recipe: WrapperRecipe
+    parts: tuple[PlainInput, ...]
     paths: tuple[str, ...]  # the attributes that lead to each part
     is_argument: bool
     is_leaf: bool
@@ -71,9 +71,9 @@ class Outer(Entered):
         return self.real
 
 
-def make_outer(real: torch.Tensor, lifted: Sequence[Part], index: int, *, is_argument: bool) -> Outer:
+def make_outer(real: torch.Tensor, lifted: Sequence[PlainInput], index: int, *, is_argument: bool) -> Outer:
     """The ghost of a tensor that wraps others, whose parts have ghosts."""
-    recipe, slot = Recipe.of(real), None
+    recipe, slot = WrapperRecipe.of(real), None
     ghost = recipe.wrap([part.ghost.detach() if part.ghost.requires_grad else part.ghost for part in lifted])
     if isinstance(real, torch.nn.Parameter):
         ghost._is_param = True

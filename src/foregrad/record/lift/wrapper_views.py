@@ -23,7 +23,7 @@ class Call:
     grad_enabled: bool
 
 
-class Looks:
+class WrapperViews:
     """Which tensors that wrap others are views of which, as far as calls to torch have shown."""
 
     def __init__(self) -> None:

@@ -31,7 +31,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Made:
+class NewContainer:
     """A container that the function has made."""
 
     kind: type
@@ -55,7 +55,7 @@ class Edits:
                 container.extend(items)
 
 
-class Given:
+class ContainerArguments:
     """Containers of the caller's beside the copies that the function gets."""
 
     def __init__(self, real: Any = ((), {}), copy: Any = ((), {})) -> None:
@@ -90,7 +90,7 @@ class Given:
                 f"program cannot do that at each call.\n{definition}\nReturn it and store it outside."
             )
         if type(value) in _CONTAINERS:
-            return Made(type(value), tuple(self._item(one, name, definition) for one in _items(value)))
+            return NewContainer(type(value), tuple(self._item(one, name, definition) for one in _items(value)))
         return value
 
 
@@ -107,7 +107,7 @@ def _at(given: Any, path: Path) -> Any:
 def _value(given: Any, item: Any) -> Any:
     if isinstance(item, Found):
         return _at(given, item.path)
-    return item.kind([_value(given, one) for one in item.items]) if isinstance(item, Made) else item
+    return item.kind([_value(given, one) for one in item.items]) if isinstance(item, NewContainer) else item
 
 
 def _walk(copy: Any, real: Any, path: Path) -> Iterator[tuple[Path, Any]]:

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from foregrad.process.garbage_collection import is_young
-from foregrad.record.lift.declared_state import Slot, Store
+from foregrad.record.lift.declared_state import Slot, StateStore
 from foregrad.record.recording import Recording
 from foregrad.record.symbols.numbers import expression_of
 from foregrad.torch_private.modules import TABLES
@@ -16,7 +16,7 @@ from foregrad.torch_private.modules import TABLES
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-class Attributes:
+class ModuleAttributes:
     """Attributes of modules as they were: what the function stores in them is an effect, to be repeated."""
 
     def __init__(self, recording: Recording, *, plain: bool) -> None:
@@ -37,7 +37,7 @@ class Attributes:
             tables |= {t: dict(getattr(module, t)) for t in TABLES}
             self.before[id(module)] = (module, tables)
 
-    def restore(self) -> list[Store]:
+    def restore(self) -> list[StateStore]:
         """Put recorded tensors and numbers out of the modules again; says which attributes held them."""
         stored = []
         self.recording.modules.on_enter = None
@@ -50,7 +50,7 @@ class Attributes:
                     if isinstance(value, torch.nn.Module):
                         self.made.append((f"{self.recording.modules.path(module)}.{key}".strip("."), value))
                     else:
-                        stored.append(Store(Slot(module, key, key), expression_of(value) or value))
+                        stored.append(StateStore(Slot(module, key, key), expression_of(value) or value))
                     if key in before:
                         holder[key] = before[key]
                     else:

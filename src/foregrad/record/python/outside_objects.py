@@ -54,14 +54,14 @@ _MOST_ITEMS = 1_000
 
 
 @dataclass(frozen=True, eq=False)
-class Kept:
+class Snapshot:
     """An object, the name that led to it, and a copy of what it held. `code` is what could change it."""
 
     name: str
     value: Any
     before: Any
     code: CodeType
-    holder: Kept | None  # what led to it
+    holder: Snapshot | None  # what led to it
     is_local: bool  # it was in a variable of a function that another one had called
     was_tracked: bool  # by Python's garbage collector, which then knows its age
 
@@ -94,7 +94,7 @@ class Outside:
     """Copies of what code that runs can change."""
 
     def __init__(self) -> None:
-        self._kept: dict[Any, Kept] = {}
+        self._kept: dict[Any, Snapshot] = {}
         self._looked: dict[tuple[int, int], Any] = {}  # objects by code and id, which are kept alive
         self._num_begun = 0
         self._outer: set[Any] = set()  # code that was there before the function ran, and that nobody inside calls
@@ -107,7 +107,7 @@ class Outside:
 
     def look_at(self, name: str, value: Any, code: CodeType | None) -> None:
         """Look at an object that a function of C may change; `code` has given it away."""
-        self._look(name, value, code or _UNKNOWN, Names(frozenset(), frozenset()), None, False)
+        self._look(name, value, code or _UNKNOWN, AssignedNames(frozenset(), frozenset()), None, False)
 
     def enter(self, function: Any) -> None:
         """A function that was there before is about to be called by torch, such as a hook of an input."""
@@ -133,9 +133,11 @@ class Outside:
                 self._look(name, variables[name], code, names, None, False)
         if names.assigned and (id(variables), code) not in self._kept:
             read = Variables(variables, names.assigned)
-            self._kept[id(variables), code] = Kept("", read, read.read(), code, None, False, False)
+            self._kept[id(variables), code] = Snapshot("", read, read.read(), code, None, False, False)
 
-    def _look(self, name: str, value: Any, code: CodeType, names: Names, holder: Kept | None, is_inner: bool) -> None:
+    def _look(
+        self, name: str, value: Any, code: CodeType, names: AssignedNames, holder: Snapshot | None, is_inner: bool
+    ) -> None:
         waiting = [(name, value, holder, _DEPTH)]
         while waiting:
             name, value, holder, depth = waiting.pop()
@@ -150,23 +152,23 @@ class Outside:
             if kept is None and id(value) not in self.copied:
                 before = contents_of(value)
                 if before is not ABSENT:
-                    kept = Kept(name, value, before, code, holder, is_inner, gc.is_tracked(value))
+                    kept = Snapshot(name, value, before, code, holder, is_inner, gc.is_tracked(value))
                     self._kept[id(value)] = kept
             for part in _named_in(value, names):
-                self._kept[id(part.variables), code] = Kept(
+                self._kept[id(part.variables), code] = Snapshot(
                     name, part, part.read(), code, kept or holder, is_inner, False
                 )
             waiting += [(inner, one, kept or holder, depth - 1) for inner, one in inside(name, value, names.all)]
 
-    def different(self) -> list[Kept]:
+    def different(self) -> list[Snapshot]:
         """What is not as it was, whether it was there before or not."""
         return [kept for kept in self._kept.values() if not same(kept.before, contents_of(kept.value))]
 
-    def drawn(self) -> list[Kept]:
+    def drawn(self) -> list[Snapshot]:
         """Generators of NumPy's that have moved."""
         return [kept for kept in self._kept.values() if is_generator(type(kept.value)) and kept.is_changed]
 
-    def changed(self) -> list[Kept]:
+    def changed(self) -> list[Snapshot]:
         """What else is not as it was."""
         return [kept for kept in self._kept.values() if not is_generator(type(kept.value)) and kept.is_changed]
 
@@ -199,7 +201,7 @@ def _module_of(value: Any) -> ModuleType | None:
     return module if is_its else None
 
 
-def _named_in(value: Any, names: Names) -> Iterator[Variables]:
+def _named_in(value: Any, names: AssignedNames) -> Iterator[Variables]:
     """Variables of a module that code names, and such attributes as a class of torch's would keep for itself."""
     if isinstance(value, ModuleType):
         yield Variables(vars(value), names.all, is_plain=not _is_own(value))
@@ -246,7 +248,7 @@ def _key_text(key: Any) -> str:
     return repr(key) if type(key) in PLAIN else f"a {type(key).__name__}"
 
 
-def _in_words(kept: Kept) -> Iterator[Change]:
+def _in_words(kept: Snapshot) -> Iterator[Change]:
     before, now = kept.before, contents_of(kept.value)
     if isinstance(before, dict) and isinstance(now, dict):
         for key in dict.fromkeys([*before, *now]):
@@ -279,14 +281,14 @@ def _line(code: CodeType, name: str) -> Origin:
 
 
 @dataclass(frozen=True)
-class Names:
+class AssignedNames:
     """The names in code, and those of variables of its module that it assigns."""
 
     all: frozenset[str]
     assigned: frozenset[str]
 
 
-_known: dict[CodeType, Names | None] = {}
+_known: dict[CodeType, AssignedNames | None] = {}
 _UNKNOWN = compile("", "<a function of C>", "exec")
 
 #: Instructions that change something beside variables of the function itself.
@@ -294,13 +296,13 @@ _WRITES = ("STORE_ATTR", "STORE_SUBSCR", "STORE_SLICE", "DELETE_ATTR", "DELETE_S
 _IN_PLACE = 13  # operators of BINARY_OP from here on: `+=` and its like
 
 
-def _names_to_follow(code: CodeType) -> Names | None:
+def _names_to_follow(code: CodeType) -> AssignedNames | None:
     """The names in code of the user's; None if it changes and calls nothing."""
     if code not in _known:
         is_own = is_users(code) and not is_installed(code) and code.co_name != "<module>"
         found = list(dis.get_instructions(code)) if is_own else []
         assigned = frozenset(one.argval for one in found if one.opname in ("STORE_GLOBAL", "DELETE_GLOBAL"))
-        _known[code] = Names(frozenset(code.co_names), assigned) if any(map(_can_change, found)) else None
+        _known[code] = AssignedNames(frozenset(code.co_names), assigned) if any(map(_can_change, found)) else None
     return _known[code]
 
 

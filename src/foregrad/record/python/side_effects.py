@@ -44,7 +44,7 @@ class Change:
         return f"  {self.name} {self.what}"
 
 
-class Holder(Protocol):
+class EffectHolder(Protocol):
     """Something whose entries a step may change: the attributes of an object, or one variable."""
 
     @property
@@ -55,10 +55,10 @@ class Holder(Protocol):
     def put(self, key: str, value: Any) -> None: ...
 
 
-class Beside:
+class SideEffects:
     """Objects as they were, by the names of their attributes and variables."""
 
-    def __init__(self, holders: Iterable[Holder]) -> None:
+    def __init__(self, holders: Iterable[EffectHolder]) -> None:
         self._holders = list(holders)
         self._before = [{k: _frozen(v) for k, v in holder.read().items()} for holder in self._holders]
         self._originals = [{k: (v, copy.copy(v)) for k, v in holder.read().items()} for holder in self._holders]

@@ -12,7 +12,7 @@ from typing import Any
 
 from foregrad.core.errors import CaptureError
 from foregrad.record.python.executed_code import Executed
-from foregrad.record.python.outside_objects import Kept
+from foregrad.record.python.outside_objects import Snapshot
 from foregrad.record.python.random_numbers import Watched
 from foregrad.record.python.snapshots import put_back
 
@@ -47,5 +47,5 @@ class Backwards:
             for kept in watched.outside.different():
                 put_back(kept.value, kept.before)
 
-    def _is_outside(self, kept: Kept) -> bool:
+    def _is_outside(self, kept: Snapshot) -> bool:
         return kept.was_there if self.is_capturing else any(one is kept.value for one in self._outside)

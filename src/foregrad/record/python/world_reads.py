@@ -28,14 +28,14 @@ from foregrad.record.trace import Origin
 
 
 @dataclass(frozen=True)
-class File:
+class FileRead:
     """A file that was read, and what it looked like; `seen` is None where there was none."""
 
     path: str
     seen: tuple[int, ...] | None
 
     @classmethod
-    def at(cls, path: str) -> File:
+    def at(cls, path: str) -> FileRead:
         try:
             found = os.stat(path)
         except OSError:
@@ -44,7 +44,7 @@ class File:
 
 
 @dataclass(frozen=True)
-class Asked:
+class UnrepeatableRead:
     """Something that cannot be repeated, and the line that asks for it."""
 
     what: str
@@ -58,11 +58,11 @@ class Anew:
 
     def __init__(self) -> None:
         self.changes: list[Change] = []
-        self.files: dict[str, File] = {}
-        self.entropy: list[Asked] = []
-        self.unseen: list[Asked] = []  # files of which no name is known
-        self.drawn: dict[int, Asked] = {}  # by the id of the generator
-        self.read: dict[int, Asked] = {}  # by the id of the open file
+        self.files: dict[str, FileRead] = {}
+        self.entropy: list[UnrepeatableRead] = []
+        self.unseen: list[UnrepeatableRead] = []  # files of which no name is known
+        self.drawn: dict[int, UnrepeatableRead] = {}  # by the id of the generator
+        self.read: dict[int, UnrepeatableRead] = {}  # by the id of the open file
 
     @contextmanager
     def watch(self) -> Iterator[None]:
@@ -89,9 +89,9 @@ class Anew:
             if origin is None:
                 return
             if what == _ENTROPY:
-                self.entropy.append(Asked(what, origin))
+                self.entropy.append(UnrepeatableRead(what, origin))
             elif what == _UNSEEN:
-                self.unseen.append(Asked(_name(function), origin))
+                self.unseen.append(UnrepeatableRead(_name(function), origin))
             else:
                 self.changes.append(Change(f"{what} ({_name(function)})", f"at {origin}"))
 
@@ -100,15 +100,15 @@ class Anew:
         if origin is None:
             return
         if name == "seed" and frame.f_code is random.Random.seed.__code__ and frame.f_locals.get("a") is None:
-            self.entropy.append(Asked(_ENTROPY, origin))
+            self.entropy.append(UnrepeatableRead(_ENTROPY, origin))
         elif name not in ("getstate", "__reduce__") and id(generator) not in self.drawn:
             what = "Python's random" if generator is _DEFAULT else f"a {type(generator).__name__}"
-            self.drawn[id(generator)] = Asked(what, origin, generator, state_of(generator))
+            self.drawn[id(generator)] = UnrepeatableRead(what, origin, generator, state_of(generator))
 
     def _uses(self, frame: FrameType, name: str, file: Any) -> None:
         origin = _asker(frame, _OF_FILES, libraries=False)
         if origin is not None and name in _READS and id(file) not in self.read:
-            self.read[id(file)] = Asked(f"`{getattr(file, 'name', type(file).__name__)}`", origin, file)
+            self.read[id(file)] = UnrepeatableRead(f"`{getattr(file, 'name', type(file).__name__)}`", origin, file)
         elif origin is not None and name in ("write", "writelines"):
             self.changes.append(Change("writes to a file", f"at {origin}"))
 
@@ -118,7 +118,7 @@ class Anew:
             return
         path = os.path.abspath(os.fsdecode(file))
         if "r" in str(mode) or "+" in str(mode):
-            self.files.setdefault(path, File.at(path))
+            self.files.setdefault(path, FileRead.at(path))
         if "r" not in str(mode) or "+" in str(mode):
             self.changes.append(Change(f"writes to {path}", f"at {origin}"))
 

@@ -30,7 +30,7 @@ class Expression(Symbolic):
     It is also what torch calls a node: the object behind a `torch.SymFloat`.
     """
 
-    numbers: Numbers
+    numbers: SymbolicNumbers
     index: int  # expressions are evaluated in this order
     value: Any
     function: Callable[..., Any] | None = None
@@ -90,7 +90,7 @@ class Told:
 
 
 @dataclass(eq=False)
-class Numbers:
+class SymbolicNumbers:
     """Every expression made while recording, in order, and what Python was told about them."""
 
     module: Callable[[], str] = lambda: ""

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.core.spec import is_number
-from foregrad.record.symbols.numbers import Expression, Float, Int, Numbers
+from foregrad.record.symbols.numbers import Expression, Float, Int, SymbolicNumbers
 from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.torch_private.ops import schema_of
 
@@ -60,7 +60,7 @@ class Mirror:
         self,
         ops: Sequence[Op],
         constants: dict[Storage, torch.Tensor],
-        numbers: Numbers,
+        numbers: SymbolicNumbers,
         read: Callable[[Storage], Any],
     ) -> None:
         self._ops = ops

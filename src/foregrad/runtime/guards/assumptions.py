@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from foregrad.record.ghosts.sparse import Held
+from foregrad.record.ghosts.sparse import OldSparseGrad
 from foregrad.record.lift.declared_state import Declared
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.locate import Location, Variable
@@ -39,7 +39,9 @@ class Assumptions:
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     checks_overlap: bool  # the program writes to inputs
     offset_sensitive: frozenset[int]
-    grads: tuple[tuple[Lifted | Outer, Lifted | Outer | Held | None], ...]  # inputs whose .grad matters, and what it is
+    grads: tuple[
+        tuple[Lifted | Outer, Lifted | Outer | OldSparseGrad | None], ...
+    ]  # inputs whose .grad matters, and what it is
     hooks: dict[Lifted | Outer, tuple[Any, ...]]  # those of inputs that a gradient inside the function passes
     answers: dict[Lifted, dict[str, Any]]  # what inputs were asked by name, and have said
     has_attention: bool  # for which torch chooses one of several kernels

@@ -25,7 +25,7 @@ ABSENT = type("Absent", (), {"__repr__": lambda self: "absent"})()
 _ANEW = object()
 
 
-class Node:
+class ReadNode:
     """One object that was read, known to people by its name. `live` is the object as it was last seen."""
 
     __slots__ = ("live", "name")
@@ -47,7 +47,7 @@ class Node:
         return _text(self.live)
 
 
-class Same(Node):
+class Same(ReadNode):
     """An object that must be the very same; what stands in for it while a function is recorded is as good."""
 
     __slots__ = ()
@@ -59,7 +59,7 @@ class Same(Node):
         return None if original_of(value) is self.live else super().match(value)
 
 
-class Plain(Node):
+class Plain(ReadNode):
     """A value that must be of the same type, and the same to the last bit."""
 
     __slots__ = ()
@@ -71,7 +71,7 @@ class Plain(Node):
         return self.differs(value)
 
 
-class TensorNode(Node):
+class TensorNode(ReadNode):
     """A tensor: an input, which is checked as such, or one that the program does not take, which must look the same."""
 
     __slots__ = ("look",)
@@ -89,7 +89,7 @@ class TensorNode(Node):
         return "a tensor" if self.look is None else f"a tensor {tuple(self.look[1])}"
 
 
-class ArrayNode(Node):
+class ArrayNode(ReadNode):
     """An array of NumPy's, or another piece of memory, with all that it holds."""
 
     __slots__ = ("contents",)
@@ -111,16 +111,16 @@ class ArrayNode(Node):
         return f"{self.name} has other contents"
 
 
-class Holder(Node):
+class HolderNode(ReadNode):
     """An object that holds others."""
 
     __slots__ = ("children", "is_pinned", "on_move")
 
     def __init__(self, name: str, live: Any) -> None:
         super().__init__(name, live)
-        self.children: list[Node] = []
+        self.children: list[ReadNode] = []
         self.is_pinned = False
-        self.on_move: Callable[[Holder], None] | None = None  # told when it stands for another object
+        self.on_move: Callable[[HolderNode], None] | None = None  # told when it stands for another object
 
     def read(self, value: Any) -> list[Any] | str:
         """What the object holds, one for each child; or why it is built otherwise."""
@@ -158,7 +158,7 @@ class Holder(Node):
         return None
 
 
-class Items(Holder):
+class Items(HolderNode):
     """The items of a list, tuple, set or deque, in their order."""
 
     __slots__ = ()
@@ -175,7 +175,7 @@ class Items(Holder):
         return text_of([child.live for child in self.children])
 
 
-class Entries(Holder):
+class Entries(HolderNode):
     """The entries of a dict, in their order."""
 
     __slots__ = ("keys",)
@@ -217,7 +217,7 @@ class SomeEntries(Entries):
         return super().read({key: one for key, one in list(value.items()) if self.counts(key, one)})
 
 
-class Attributes(Holder):
+class AttributesNode(HolderNode):
     """Entries of a dict that go by some names: attributes of an object, or variables of a module."""
 
     __slots__ = ("dunders", "home", "keys", "leaves_out", "names")
@@ -268,7 +268,7 @@ class Attributes(Holder):
         return f"{self.name}.{key}" if self.name else key
 
 
-class Fields(Holder):
+class Fields(HolderNode):
     """What an object holds by itself: its type, slots, the parts of a function, the contents of a cell."""
 
     __slots__ = ("getters",)
@@ -287,7 +287,7 @@ class Pinned(Fields):
     __slots__ = ()
 
     def match(self, value: Any) -> str | None:
-        return Node.match(self, value)
+        return ReadNode.match(self, value)
 
 
 #: What Python asks a class for by itself is none of these.

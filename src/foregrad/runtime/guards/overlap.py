@@ -25,7 +25,7 @@ _data_ptr = torch.Tensor.data_ptr
 
 
 @dataclass(frozen=True)
-class Places:
+class MemoryPlaces:
     """Where tensors were, and the memory of those that have never moved, in the order of its addresses."""
 
     where: tuple[Any, ...]
@@ -35,11 +35,11 @@ class Places:
     ends: list[int]
 
     @staticmethod
-    def of(where: tuple[Any, ...], moving: frozenset[int], sizes: Sequence[int]) -> Places:
+    def of(where: tuple[Any, ...], moving: frozenset[int], sizes: Sequence[int]) -> MemoryPlaces:
         settled = [place for place in range(len(where)) if place not in moving]
         blocks = sorted((where[place], where[place] + sizes[place]) for place in settled if sizes[place])
         pick = itemgetter(*settled) if settled else lambda _: None
-        return Places(where, moving, pick, [start for start, _ in blocks], [end for _, end in blocks])
+        return MemoryPlaces(where, moving, pick, [start for start, _ in blocks], [end for _, end in blocks])
 
     def is_free(self, block: tuple[int, int]) -> bool:
         """Whether nothing that stays lies there."""
@@ -57,7 +57,7 @@ class Overlap:
         self.pattern, self.sizes, self.has_data = pattern, sizes, has_data
         self._are_apart = all(len(group) == 1 for group in pattern)
         self._last: tuple[Any, ...] | None = None
-        self._known: Places | None = None
+        self._known: MemoryPlaces | None = None
 
     @staticmethod
     def of(tensors: Sequence[torch.Tensor]) -> Overlap:
@@ -77,13 +77,13 @@ class Overlap:
         self._last = where
         return True
 
-    def _places(self, where: tuple[Any, ...], before: Places | None) -> Places:
+    def _places(self, where: tuple[Any, ...], before: MemoryPlaces | None) -> MemoryPlaces:
         if before is None:
-            return Places.of(where, frozenset(), self.sizes)
+            return MemoryPlaces.of(where, frozenset(), self.sizes)
         moved = {place for place, (a, b) in enumerate(zip(where, before.where, strict=True)) if a != b}
-        return Places.of(where, before.moving | moved, self.sizes)
+        return MemoryPlaces.of(where, before.moving | moved, self.sizes)
 
-    def _has_moved_apart(self, where: Sequence[Any], known: Places) -> bool:
+    def _has_moved_apart(self, where: Sequence[Any], known: MemoryPlaces) -> bool:
         """Whether all that has moved is known to move, and is apart from everything else, as it was."""
         if known.settled(where) != known.settled(known.where):
             return False

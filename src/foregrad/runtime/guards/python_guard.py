@@ -14,7 +14,7 @@ from typing import Any
 from foregrad.core.generated import load_source
 from foregrad.process.dict_versions import Version, has_versions, version_of
 from foregrad.process.forks import lock
-from foregrad.runtime.guards.nodes import ArrayNode, Attributes, Entries, Fields, Holder
+from foregrad.runtime.guards.nodes import ArrayNode, AttributesNode, Entries, Fields, HolderNode
 from foregrad.runtime.guards.python_objects import field_text, holds_nothing
 
 #: As many are compared one by one; more of a kind are compared together.
@@ -29,7 +29,7 @@ class PythonGuard:
     """
 
     def __init__(
-        self, holders: Iterable[Holder | ArrayNode], empty: Iterable[tuple[str, Any]], frozen: tuple[str, ...]
+        self, holders: Iterable[HolderNode | ArrayNode], empty: Iterable[tuple[str, Any]], frozen: tuple[str, ...]
     ) -> None:
         self.frozen = frozen  # what was read and is not checked, in words
         self._watched = _Watched(holders, empty)
@@ -51,10 +51,10 @@ class _Moves:
         self.versions: list[Version] = []
         self.expected: list[int] = []
 
-    def note(self, holder: Holder) -> None:
+    def note(self, holder: HolderNode) -> None:
         self.count += 1
 
-    def note_dict(self, place: int, holder: Holder) -> None:
+    def note_dict(self, place: int, holder: HolderNode) -> None:
         self.count += 1
         self.versions[place] = version_of(holder.live)
         self.expected[place] = self.versions[place].value
@@ -63,14 +63,14 @@ class _Moves:
 class _Watched:
     """What is watched, and how it is compared."""
 
-    def __init__(self, holders: Iterable[Holder | ArrayNode], empty: Iterable[tuple[str, Any]]) -> None:
+    def __init__(self, holders: Iterable[HolderNode | ArrayNode], empty: Iterable[tuple[str, Any]]) -> None:
         self.why: str | None = None
         self._lock = lock()
         self._names_of_empty = tuple(empty)  # what must stay empty: hooks of modules
         self._empty = tuple(one for _, one in self._names_of_empty)
         self._moves = _Moves()
         self._num_refreshed = 0  # of the moves, as many are known where fields are compared
-        self._versioned: list[Holder] = []
+        self._versioned: list[HolderNode] = []
         self._compared: list[Any] = []  # looked through at each call
         self._of_fields: list[Fields] = []
         for holder in holders:
@@ -82,7 +82,7 @@ class _Watched:
         if isinstance(holder, Fields):
             self._of_fields.append(holder)
             holder.on_move = moves.note
-        elif isinstance(holder, (Attributes, Entries)) and type(holder.live) is dict and has_versions():
+        elif isinstance(holder, (AttributesNode, Entries)) and type(holder.live) is dict and has_versions():
             # An OrderedDict may be put into another order without a new version.
             holder.on_move = functools.partial(moves.note_dict, len(self._versioned))
             self._versioned.append(holder)
@@ -90,7 +90,7 @@ class _Watched:
             moves.expected.append(moves.versions[-1].value)
         elif not isinstance(holder.live, (tuple, frozenset)):
             self._compared.append(holder)
-            if isinstance(holder, Holder):
+            if isinstance(holder, HolderNode):
                 holder.on_move = moves.note
 
     def _grouped(self) -> dict[Any, tuple[list[Any], list[Any]]]:

@@ -16,7 +16,7 @@ from foregrad.runtime.guards.comparable import can_compare, containers_in, objec
 from foregrad.runtime.guards.python_guard import PythonGuard
 from foregrad.runtime.guards.python_objects import is_closed
 from foregrad.runtime.guards.reach import Lost, PythonReads, Reached
-from foregrad.runtime.guards.walk import Tensors
+from foregrad.runtime.guards.walk import KnownTensors
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,7 +41,7 @@ def look(
     inputs = [*(one.real for one in recording.inputs.all), *(one.real for one in recording.inputs.outer)]
     places = locate(inputs, recording.modules.tops, body)
     elsewhere = frozenset(id(one) for v in variables if can_compare(v.value) for one in containers_in(v.value))
-    tensors = Tensors(frozenset(map(id, inputs)), places, elsewhere)
+    tensors = KnownTensors(frozenset(map(id, inputs)), places, elsewhere)
     again = _reads(recording, target, state)
     now = functools.partial(_reached, recording, again, tensors, arguments)
     found = now()
@@ -59,7 +59,7 @@ def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonR
     return PythonReads(target, state, called, reads, Lost(lost) if lost else None)
 
 
-def _reached(recording: Recording, again: PythonReads, tensors: Tensors, arguments: dict[str, Any]) -> Reached:
+def _reached(recording: Recording, again: PythonReads, tensors: KnownTensors, arguments: dict[str, Any]) -> Reached:
     tensors_given = [(name, one) for name, one in arguments.items() if isinstance(one, torch.Tensor)]
     attached = [(f"{name}.{key}", value) for name, one in tensors_given for key, value in attributes_of(one).items()]
     more = [*objects_in(arguments), *attached, *recording.files.items(), *recording.grads.hooks.named]

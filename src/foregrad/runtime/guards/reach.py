@@ -18,10 +18,10 @@ import torch
 from foregrad.record.lift.locate import Location
 from foregrad.record.python.executed_code import Reads, Scope
 from foregrad.runtime.guards.files import make_file
-from foregrad.runtime.guards.nodes import Attributes
+from foregrad.runtime.guards.nodes import AttributesNode
 from foregrad.runtime.guards.python_guard import PythonGuard
 from foregrad.runtime.guards.python_objects import is_closed
-from foregrad.runtime.guards.walk import NO_BOUNDARY, Boundary, Part, Tensors, Walk
+from foregrad.runtime.guards.walk import NO_BOUNDARY, Boundary, GuardWalk, KnownTensors, ObjectPart
 from foregrad.runtime.guards.walk_classes import class_node, make_class
 from foregrad.runtime.guards.walk_code import make_closed, make_from_fields, make_function, make_module, make_same
 from foregrad.runtime.guards.walk_data import make_array, make_container, make_object
@@ -52,7 +52,7 @@ class Reached:
     places: dict[int, list[Location]]
 
     @classmethod
-    def of(cls, walk: Walk) -> Reached:
+    def of(cls, walk: GuardWalk) -> Reached:
         frozen = tuple(f"{name}: {why}" for name, why in walk.frozen.items())
         return cls(PythonGuard(walk.holders, walk.empty, frozen), walk.places)
 
@@ -61,12 +61,12 @@ def reach(
     roots: Iterable[Root],
     reads: Reads,
     scopes: Iterable[Scope],
-    tensors: Tensors,
+    tensors: KnownTensors,
     home: str = "",
     boundary: Boundary = NO_BOUNDARY,
-) -> Walk:
+) -> GuardWalk:
     """Walk from the roots and the scopes. Variables of the module `home` go by their names alone."""
-    walk = Walk(reads, _MAKERS, _CLOSED, tensors, boundary)
+    walk = GuardWalk(reads, _MAKERS, _CLOSED, tensors, boundary)
     for name, value in roots:
         walk.node(value, name)
     for module in sorted(reads.imported.intersection(sys.modules)):
@@ -86,9 +86,9 @@ def reach(
     return walk
 
 
-def _scope(walk: Walk, scope: Scope, name: str, *, closed: bool) -> None:
-    holder = Attributes(name, scope.variables, scope.names, home=str(scope.variables.get("__name__")))
-    parts = [Part(holder.inner(key), scope.variables[key], scope.variables, key) for key in holder.keys]
+def _scope(walk: GuardWalk, scope: Scope, name: str, *, closed: bool) -> None:
+    holder = AttributesNode(name, scope.variables, scope.names, home=str(scope.variables.get("__name__")))
+    parts = [ObjectPart(holder.inner(key), scope.variables[key], scope.variables, key) for key in holder.keys]
     walk.hold(holder, parts, closed=closed)
 
 
@@ -111,15 +111,19 @@ class PythonReads:
     module_checks: tuple[str, ...] | None = ()  # what a file checks in its place, as lines of Python, if one can
 
     def make(self) -> PythonGuard:
-        return Reached.of(self.reach(self.scopes(), Tensors())).guard
+        return Reached.of(self.reach(self.scopes(), KnownTensors())).guard
 
     def scopes(self) -> list[Scope]:
         """The variables that were read, in the modules of this process."""
         return [Scope(vars(sys.modules[name]), names) for name, names in self.reads.globals if name in sys.modules]
 
     def reach(
-        self, scopes: Iterable[Scope], tensors: Tensors, more: Iterable[Root] = (), boundary: Boundary = NO_BOUNDARY
-    ) -> Walk:
+        self,
+        scopes: Iterable[Scope],
+        tensors: KnownTensors,
+        more: Iterable[Root] = (),
+        boundary: Boundary = NO_BOUNDARY,
+    ) -> GuardWalk:
         """Walk from the target, its state, and further roots."""
         declared = frozenset(id(one) for one in self.state if not isinstance(one, (torch.nn.Module, torch.Tensor)))
         roots = [self.target, *self.state, *self.modules]

@@ -14,11 +14,11 @@ from foregrad.record.lift.locate import Location
 from foregrad.record.python.executed_code import Reads, key_of
 from foregrad.runtime.guards.nodes import (
     ArrayNode,
-    Attributes,
-    Holder,
-    Node,
+    AttributesNode,
+    HolderNode,
     Pinned,
     Plain,
+    ReadNode,
     Same,
     TensorNode,
     original_of,
@@ -29,11 +29,11 @@ from foregrad.runtime.guards.python_objects import VALUES
 _MOST = 200_000
 
 #: Makes the node of an object, or says None: another maker knows it.
-Maker = Callable[["Walk", Any, str], Node | None]
+Maker = Callable[["GuardWalk", Any, str], ReadNode | None]
 
 
 @dataclass(frozen=True)
-class Tensors:
+class KnownTensors:
     """What is known about tensors before the walk."""
 
     inputs: frozenset[int] = frozenset()  # ids of those that the program takes
@@ -58,7 +58,7 @@ NO_BOUNDARY = Boundary()
 
 
 @dataclass(frozen=True)
-class Part:
+class ObjectPart:
     """Something that an object holds, and what reads it there as Python: an item, an attribute, contents of a cell."""
 
     name: str
@@ -68,7 +68,7 @@ class Part:
     is_attribute: bool = False
 
 
-class Walk:
+class GuardWalk:
     """Nodes for objects, made by the first maker that knows their kind."""
 
     def __init__(
@@ -76,13 +76,13 @@ class Walk:
         reads: Reads,
         makers: Sequence[Maker],
         closed: Sequence[Maker],
-        tensors: Tensors,
+        tensors: KnownTensors,
         boundary: Boundary = NO_BOUNDARY,
     ) -> None:
         self.reads = reads
         self.tensors = tensors
         self.boundary = boundary
-        self.holders: list[Holder | ArrayNode] = []
+        self.holders: list[HolderNode | ArrayNode] = []
         self.empty: list[tuple[str, Any]] = []
         self.frozen: dict[str, str] = {}
         self.classes: dict[int, Any] = {}  # classes and modules whose entries were looked at
@@ -93,9 +93,9 @@ class Walk:
         self._makers = makers
         self._closed = closed
         self._homes = frozenset(name.rpartition(".")[0] for name in reads.executed)  # classes whose methods ran
-        self._known: dict[int, Node] = {}
+        self._known: dict[int, ReadNode] = {}
         self._alive: list[Any] = []
-        self._todo: deque[tuple[Holder, Sequence[Part], bool]] = deque()
+        self._todo: deque[tuple[HolderNode, Sequence[ObjectPart], bool]] = deque()
 
     @property
     def names(self) -> frozenset[str] | None:
@@ -107,14 +107,14 @@ class Walk:
         """Names of attributes that code asks for, or torch by itself."""
         return self.reads.names | {"forward"}
 
-    def node(self, value: Any, name: str, *, closed: bool = False) -> Node:
+    def node(self, value: Any, name: str, *, closed: bool = False) -> ReadNode:
         """The node of an object. Within something closed, only what the object is counts."""
         if type(value) in VALUES:
             return Plain(name, value)
         value = self.boundary.unwrapped(value)
         known = self._known.get(id(value))
         if known is not None:
-            if isinstance(known, Holder):
+            if isinstance(known, HolderNode):
                 known.is_pinned = True  # others lead to it too
             return known
         if len(self._alive) >= _MOST:
@@ -126,14 +126,14 @@ class Walk:
             self._alive.append(value)
         return made
 
-    def opened(self, value: Any, name: str) -> Node:
+    def opened(self, value: Any, name: str) -> ReadNode:
         """The node of an object with all that it holds."""
         return self._made(value, name, self._makers)
 
-    def _made(self, value: Any, name: str, makers: Sequence[Maker]) -> Node:
+    def _made(self, value: Any, name: str, makers: Sequence[Maker]) -> ReadNode:
         return next(node for make in makers if (node := make(self, value, name)) is not None)
 
-    def hold(self, holder: Holder, parts: Iterable[Part], *, closed: bool = False) -> Holder:
+    def hold(self, holder: HolderNode, parts: Iterable[ObjectPart], *, closed: bool = False) -> HolderNode:
         """Take a holder in; its parts are looked at later."""
         self.holders.append(holder)
         self._known.setdefault(id(holder.live), holder)
@@ -161,23 +161,25 @@ class Walk:
         """Whether methods of a class, or of one that it comes from, ran in the capture."""
         return any(f"{one.__module__}:{one.__qualname__}" in self._homes for one in kind.__mro__ if one is not object)
 
-    def _part(self, part: Part, holder: Holder, closed: bool) -> Node:
+    def _part(self, part: ObjectPart, holder: HolderNode, closed: bool) -> ReadNode:
         if issubclass(type(part.value), torch.Tensor):  # `isinstance` would ask an object for its `__class__`
             return self._with_attributes(part, self._tensor(part, holder))
-        if issubclass(type(part.value), Node):
+        if issubclass(type(part.value), ReadNode):
             return part.value
         return self.node(part.value, part.name, closed=closed)
 
-    def _with_attributes(self, part: Part, node: Node) -> Node:
+    def _with_attributes(self, part: ObjectPart, node: ReadNode) -> ReadNode:
         """A tensor with attributes that code asks for must be the very same, and so must they."""
         attributes = part.value.__dict__ if type(part.value) in (torch.Tensor, torch.nn.Parameter) else {}
         if self.asked.isdisjoint(attributes):
             return node
-        found = Attributes(part.name, attributes, self.names)
-        self.hold(found, [Part(found.inner(key), attributes[key], attributes, key) for key in found.keys])
-        return self.hold(Pinned(part.name, part.value, (_dict_of, _itself)), [Part("", found), Part("", node)])
+        found = AttributesNode(part.name, attributes, self.names)
+        self.hold(found, [ObjectPart(found.inner(key), attributes[key], attributes, key) for key in found.keys])
+        return self.hold(
+            Pinned(part.name, part.value, (_dict_of, _itself)), [ObjectPart("", found), ObjectPart("", node)]
+        )
 
-    def _tensor(self, part: Part, holder: Holder) -> Node:
+    def _tensor(self, part: ObjectPart, holder: HolderNode) -> ReadNode:
         tensor, known = part.value, self.tensors
         if id(tensor) not in known.inputs:
             return TensorNode(part.name, tensor, is_input=False)

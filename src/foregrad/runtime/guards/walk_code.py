@@ -19,50 +19,50 @@ from foregrad.record.python.executed_code import is_library
 from foregrad.runtime.guards.cached_results import cached_results, tells_results
 from foregrad.runtime.guards.nodes import (
     ABSENT,
-    Attributes,
+    AttributesNode,
     Fields,
     Items,
-    Node,
     Pinned,
+    ReadNode,
     Same,
     SomeEntries,
     TensorNode,
     read_field,
 )
 from foregrad.runtime.guards.python_objects import field, holds_nothing, is_closed, is_made_by_python
-from foregrad.runtime.guards.walk import NO_BOUNDARY, Part, Walk
+from foregrad.runtime.guards.walk import NO_BOUNDARY, GuardWalk, ObjectPart
 from foregrad.runtime.guards.walk_classes import class_node
 from foregrad.runtime.guards.walk_data import attributes_of
 
 
-def make_function(walk: Walk, value: Any, name: str) -> Node | None:
+def make_function(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     """A function: one that ran, by its code, its defaults and its closure. At each call the defaults of a library's are
     not compared."""
     if not is_a(value, FunctionType):
         return None
     is_users, ran = not is_library(value.__code__), walk.ran(value)
     keys = ["__defaults__", "__kwdefaults__"] if ran and (is_users or walk.boundary is not NO_BOUNDARY) else []
-    parts = [Part(f"{name}.{key}", getattr(value, key)) for key in keys]
+    parts = [ObjectPart(f"{name}.{key}", getattr(value, key)) for key in keys]
     if ran and value.__closure__:
         keys.append("__closure__")
-        parts.append(Part(name, _closure(walk, value, name)))
+        parts.append(ObjectPart(name, _closure(walk, value, name)))
     attributes = vars(value)
     if attributes and (is_users or walk.names is None or not walk.names.isdisjoint(attributes)):
         keys.append("__dict__")
-        parts.append(Part(name, attributes_of(walk, attributes, name, walk.names)))
+        parts.append(ObjectPart(name, attributes_of(walk, attributes, name, walk.names)))
     elif ran and is_users:
         walk.empty.append((f"{name}.__dict__", attributes))
     if not keys:
         return Same(name, value)
     keys.append("__code__")
-    parts.append(Part(f"{name}.__code__", value.__code__))
+    parts.append(ObjectPart(f"{name}.__code__", value.__code__))
     return walk.hold(Fields(name, value, map(field, keys)), parts)
 
 
-def _closure(walk: Walk, function: FunctionType, name: str) -> Node:
+def _closure(walk: GuardWalk, function: FunctionType, name: str) -> ReadNode:
     cells = function.__closure__ or ()
     variables = zip(function.__code__.co_freevars, cells, strict=True)
-    return walk.hold(Items(f"closure of {name}", cells), [Part(variable, cell) for variable, cell in variables])
+    return walk.hold(Items(f"closure of {name}", cells), [ObjectPart(variable, cell) for variable, cell in variables])
 
 
 #: What holds functions and data, and the fields in which it does.
@@ -81,7 +81,7 @@ _FIELDS: dict[type, tuple[str, ...]] = {
 _MOST_RESULTS = 200
 
 
-def make_from_fields(walk: Walk, value: Any, name: str) -> Node | None:
+def make_from_fields(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     """Methods, cells, descriptors and partial functions."""
     if is_a(value, functools._lru_cache_wrapper):
         return _with_results(walk, value, name)
@@ -92,13 +92,13 @@ def make_from_fields(walk: Walk, value: Any, name: str) -> Node | None:
     attributes = getattr(value, "__dict__", None) if is_a(value, functools.partial) else None
     if attributes:
         keys = (*keys, "__dict__")
-        parts.append(Part(name, attributes_of(walk, attributes, name, walk.names)))
+        parts.append(ObjectPart(name, attributes_of(walk, attributes, name, walk.names)))
     return walk.hold(Fields(name, value, map(field, keys)), parts)
 
 
-def _with_results(walk: Walk, value: Any, name: str) -> Node:
+def _with_results(walk: GuardWalk, value: Any, name: str) -> ReadNode:
     """A function with a cache: what it runs, its attributes, and the results that it gives without running."""
-    parts = [_part(value, "__wrapped__", name), Part(name, attributes_of(walk, vars(value), name, walk.names))]
+    parts = [_part(value, "__wrapped__", name), ObjectPart(name, attributes_of(walk, vars(value), name, walk.names))]
     getters: list[Any] = [field("__wrapped__"), field("__dict__")]
     if not is_closed(value.__module__) and not (walk.boundary.is_after_capture and walk.ran(value.__wrapped__)):
         count = value.cache_info().currsize
@@ -106,29 +106,29 @@ def _with_results(walk: Walk, value: Any, name: str) -> Node:
             walk.freeze(f"{name}'s cache", f"one of {count} results")
         else:
             results = list(cached_results(value))
-            parts += [Part(f"{name}{one.known[0]}", one.known) for one in results]
+            parts += [ObjectPart(f"{name}{one.known[0]}", one.known) for one in results]
             getters += results
     return walk.hold(Fields(name, value, getters), parts)
 
 
-def _part(value: Any, key: str, name: str) -> Part:
+def _part(value: Any, key: str, name: str) -> ObjectPart:
     inner = read_field(field(key), value)
     if key == "cell_contents":
-        return Part(name, inner, value)
+        return ObjectPart(name, inner, value)
     named = name if key in ("func", "__func__", "__wrapped__", "fget") else f"{name}.{key}"
-    return Part(named, inner, value, key, is_attribute=True)
+    return ObjectPart(named, inner, value, key, is_attribute=True)
 
 
-def _of_builtin(walk: Walk, value: Any, name: str) -> Node | None:
+def _of_builtin(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     """A method in C, such as `dict.get` of some dict; and what a weak reference leads to."""
     if is_a(value, BuiltinFunctionType):
         if isinstance(value.__self__, (ModuleType, type, type(None))):
             return Same(name, value)
-        return walk.hold(Pinned(name, value, [field("__self__")]), [Part(f"{name}.__self__", value.__self__)])
+        return walk.hold(Pinned(name, value, [field("__self__")]), [ObjectPart(f"{name}.__self__", value.__self__)])
     if is_a(value, weakref.ref):
-        return walk.hold(Pinned(name, value, [_referent]), [Part(name, value())])
+        return walk.hold(Pinned(name, value, [_referent]), [ObjectPart(name, value())])
     if is_a(value, contextvars.ContextVar):
-        return walk.hold(Pinned(name, value, [_current]), [Part(name, _current(value))])
+        return walk.hold(Pinned(name, value, [_current]), [ObjectPart(name, _current(value))])
     return None
 
 
@@ -140,7 +140,7 @@ def _current(variable: contextvars.ContextVar[Any]) -> Any:
     return variable.get(ABSENT)
 
 
-def make_module(walk: Walk, value: Any, name: str) -> Node | None:
+def make_module(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     """A module of Python's: the variables in it that code asks for."""
     if not is_a(value, ModuleType):
         return None
@@ -148,18 +148,18 @@ def make_module(walk: Walk, value: Any, name: str) -> Node | None:
     if id(variables) not in walk.classes and not walk.boundary.is_outside(value.__name__):
         walk.classes[id(variables)] = variables
         closed = is_closed(value.__name__)
-        holder = Attributes(name, variables, walk.names, home=value.__name__)
+        holder = AttributesNode(name, variables, walk.names, home=value.__name__)
         walk.hold(holder, [_variable(walk, holder, key, closed) for key in holder.keys], closed=closed)
     return Same(name, value)
 
 
-def _variable(walk: Walk, holder: Attributes, key: str, closed: bool) -> Part:
+def _variable(walk: GuardWalk, holder: AttributesNode, key: str, closed: bool) -> ObjectPart:
     """A variable of a module; what no code asks for in a library counts as what it is."""
     name, value = holder.inner(key), holder.live[key]
-    return Part(name, Same(name, value) if closed and key not in walk.asked else value, holder.live, key)
+    return ObjectPart(name, Same(name, value) if closed and key not in walk.asked else value, holder.live, key)
 
 
-def make_closed(walk: Walk, value: Any, name: str) -> Node | None:
+def make_closed(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     """What torch, NumPy or Python hold: what it is, unless the user has put it there."""
     kind = type(value)
     if issubclass(kind, torch.Tensor):
@@ -188,11 +188,11 @@ def make_closed(walk: Walk, value: Any, name: str) -> Node | None:
 _CHANGING = (sys.modules, vars(threading)["_active"], vars(threading)["_limbo"])
 
 
-def _table(walk: Walk, table: dict[Any, Any], name: str) -> None:
+def _table(walk: GuardWalk, table: dict[Any, Any], name: str) -> None:
     """What of the user's is in a table of torch, NumPy or Python: a function that was registered there, or something
     under a class."""
     holder = SomeEntries(name, table, _is_users)
-    parts = [Part(f"{name}[{_shown(key)}]", table[key]) for key in holder.keys]
+    parts = [ObjectPart(f"{name}[{_shown(key)}]", table[key]) for key in holder.keys]
     walk.hold(holder, parts, closed=True)
 
 
@@ -217,5 +217,5 @@ def _has_users_functions(kind: type) -> bool:
     return any(type(one) is FunctionType and not is_library(one.__code__) for one in vars(kind).values())
 
 
-def make_same(walk: Walk, value: Any, name: str) -> Node:
+def make_same(walk: GuardWalk, value: Any, name: str) -> ReadNode:
     return Same(name, value)

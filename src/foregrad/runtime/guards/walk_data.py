@@ -20,15 +20,15 @@ import numpy
 from foregrad.core.real_class import attributes_in, is_a
 from foregrad.runtime.guards.nodes import (
     ArrayNode,
-    Attributes,
+    AttributesNode,
     Entries,
     Fields,
-    Holder,
+    HolderNode,
     Hooks,
     Items,
-    Node,
     Pinned,
     Plain,
+    ReadNode,
     Same,
     read_field,
 )
@@ -40,7 +40,7 @@ from foregrad.runtime.guards.python_objects import (
     holds_nothing_of_users,
     slots_of,
 )
-from foregrad.runtime.guards.walk import Part, Walk
+from foregrad.runtime.guards.walk import GuardWalk, ObjectPart
 from foregrad.runtime.guards.walk_classes import class_node
 from foregrad.torch_private.global_state import is_global_hooks
 
@@ -51,7 +51,7 @@ _SEQUENCES = (list, tuple, set, frozenset, collections.deque)
 _MAPPINGS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 
 
-def make_container(walk: Walk, value: Any, name: str) -> Node | None:
+def make_container(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     """Containers with all that they hold."""
     if value is os.environ:
         variables = vars(value)["_data"]
@@ -65,10 +65,10 @@ def make_container(walk: Walk, value: Any, name: str) -> Node | None:
         walk.node(gc.get_referents(value)[0], name)
         return Same(name, value)
     if is_a(value, weakref.WeakSet):
-        return walk.hold(Pinned(name, value, (field("data"),)), [Part(name, value.data)])
+        return walk.hold(Pinned(name, value, (field("data"),)), [ObjectPart(name, value.data)])
     if is_a(value, slice):
         return walk.hold(
-            Pinned(name, value, map(field, _SLICE)), [Part(f"{name}.{k}", getattr(value, k)) for k in _SLICE]
+            Pinned(name, value, map(field, _SLICE)), [ObjectPart(f"{name}.{k}", getattr(value, k)) for k in _SLICE]
         )
     return None
 
@@ -79,21 +79,21 @@ _SLICE = ("start", "stop", "step")
 _VIEWS: tuple[type, ...] = (MappingProxyType, type({}.keys()), type({}.values()), type({}.items()))
 
 
-def contents_of(walk: Walk, value: Any, name: str) -> Holder:
+def contents_of(walk: GuardWalk, value: Any, name: str) -> HolderNode:
     if is_a(value, dict) and is_global_hooks(*name.rpartition(".")[::2]):
-        return walk.hold(Hooks(name, value), [Part(f"{name}[{i}]", one) for i, one in enumerate(value.values())])
+        return walk.hold(Hooks(name, value), [ObjectPart(f"{name}[{i}]", one) for i, one in enumerate(value.values())])
     if is_a(value, dict):
         return walk.hold(Entries(name, value), _entries(value, name))
     has_places = is_a(value, (list, tuple, collections.deque))
     owner = value if has_places else None
-    return walk.hold(Items(name, value), [Part(f"{name}[{i}]", one, owner, i) for i, one in enumerate(value)])
+    return walk.hold(Items(name, value), [ObjectPart(f"{name}[{i}]", one, owner, i) for i, one in enumerate(value)])
 
 
-def _entries(entries: dict[Any, Any], name: str) -> Iterator[Part]:
+def _entries(entries: dict[Any, Any], name: str) -> Iterator[ObjectPart]:
     for key, one in entries.items():
         plain = isinstance(key, (str, int))
         shown = repr(key) if plain else f"a {type(key).__name__}"
-        yield Part(f"{name}[{shown}]", one, entries if plain else None, key)
+        yield ObjectPart(f"{name}[{shown}]", one, entries if plain else None, key)
 
 
 #: Other objects that are a piece of memory.
@@ -108,7 +108,7 @@ _BUFFERS = (
 )
 
 
-def make_array(walk: Walk, value: Any, name: str) -> Node | None:
+def make_array(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     if is_a(value, numpy.generic):
         return Plain(name, value)
     is_numpys = is_a(value, numpy.ndarray)
@@ -123,7 +123,7 @@ def make_array(walk: Walk, value: Any, name: str) -> Node | None:
     return node
 
 
-def make_object(walk: Walk, value: Any, name: str) -> Node:
+def make_object(walk: GuardWalk, value: Any, name: str) -> ReadNode:
     """Any other object: what it keeps in attributes that code asks for, and what it holds as a container."""
     kind = type(value)
     if holds_nothing_of_users(kind):
@@ -135,11 +135,11 @@ def make_object(walk: Walk, value: Any, name: str) -> Node:
         target = getattr(value, "_target", None)
         if target is None:
             return Same(name, value)
-        return walk.hold(Pinned(name, value, (field("_target"),)), [Part(name, target)])
+        return walk.hold(Pinned(name, value, (field("_target"),)), [ObjectPart(name, target)])
     if id(value) in walk.tensors.declared:
         return _declared(walk, value, name)
     if isinstance(value, logging.Filterer):
-        parts = [Part(name, attributes_of(walk, vars(value), name, walk.asked - LOGGERS_OWN))]
+        parts = [ObjectPart(name, attributes_of(walk, vars(value), name, walk.asked - LOGGERS_OWN))]
         return walk.hold(Pinned(name, value, (field("__dict__"),)), parts)
     attributes = attributes_in(value)
     slots = dict(slots_of(kind))
@@ -148,28 +148,30 @@ def make_object(walk: Walk, value: Any, name: str) -> Node:
         if not isinstance(attributes, dict):
             return Same(name, value)
     names = _names(walk, value)
-    parts = [Part(name, class_node(walk, kind))]
+    parts = [ObjectPart(name, class_node(walk, kind))]
     getters: list[Any] = [type]
     if isinstance(attributes, dict):
-        parts.append(Part(name, attributes_of(walk, attributes, name, names)))
+        parts.append(ObjectPart(name, attributes_of(walk, attributes, name, names)))
         asks: Any = kind.__getattribute__
         getters.append(field("__dict__") if asks is object.__getattribute__ else attributes_in)
     for key, member in slots.items():
         getter = walk.getters.setdefault(member, member.__get__)
         if names is None or key in names:
-            parts.append(Part(f"{name}.{key}", read_field(getter, value), value, key, is_attribute=True))
+            parts.append(ObjectPart(f"{name}.{key}", read_field(getter, value), value, key, is_attribute=True))
             getters.append(getter)
     if is_a(value, (*_SEQUENCES, *_MAPPINGS)):
-        parts.append(Part(name, contents_of(walk, value, name)))
+        parts.append(ObjectPart(name, contents_of(walk, value, name)))
         getters.append(itself)
     make = Fields if _is_value_like(kind) else Pinned
     return walk.hold(make(name, value, getters), parts)
 
 
-def attributes_of(walk: Walk, attributes: dict[str, Any], name: str, names: frozenset[str] | None) -> Attributes:
+def attributes_of(
+    walk: GuardWalk, attributes: dict[str, Any], name: str, names: frozenset[str] | None
+) -> AttributesNode:
     """The attributes of an object that code asks for."""
-    holder = Attributes(name, attributes, names)
-    walk.hold(holder, [Part(holder.inner(key), attributes[key], attributes, key) for key in holder.keys])
+    holder = AttributesNode(name, attributes, names)
+    walk.hold(holder, [ObjectPart(holder.inner(key), attributes[key], attributes, key) for key in holder.keys])
     return holder
 
 
@@ -177,12 +179,15 @@ def attributes_of(walk: Walk, attributes: dict[str, Any], name: str, names: froz
 _RUN = frozenset({"step", "_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"})
 
 
-def _declared(walk: Walk, value: Any, name: str) -> Node:
-    parts = [Part(name, class_node(walk, type(value))), Part(name, attributes_of(walk, vars(value), name, _RUN))]
+def _declared(walk: GuardWalk, value: Any, name: str) -> ReadNode:
+    parts = [
+        ObjectPart(name, class_node(walk, type(value))),
+        ObjectPart(name, attributes_of(walk, vars(value), name, _RUN)),
+    ]
     return walk.hold(Pinned(name, value, (type, field("__dict__"))), parts)
 
 
-def _names(walk: Walk, value: Any) -> frozenset[str] | None:
+def _names(walk: GuardWalk, value: Any) -> frozenset[str] | None:
     """The attributes of an object that count: all, where code computes names, or the object answers to others."""
     if walk.reads.computed or walk.reads.computed_in_libraries or has_own_getattr(type(value)):
         return None

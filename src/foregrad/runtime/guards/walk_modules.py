@@ -10,9 +10,9 @@ import torch
 
 from foregrad.core.real_class import is_a
 from foregrad.record.python.names_read import names_in
-from foregrad.runtime.guards.nodes import Attributes, Entries, Hooks, Node, Pinned, Same, read_field
+from foregrad.runtime.guards.nodes import AttributesNode, Entries, Hooks, Pinned, ReadNode, Same, read_field
 from foregrad.runtime.guards.python_objects import has_own_getattr, slots_of
-from foregrad.runtime.guards.walk import Part, Walk
+from foregrad.runtime.guards.walk import GuardWalk, ObjectPart
 from foregrad.runtime.guards.walk_classes import class_node
 from foregrad.torch_private.modules import HOOKS, TABLES
 
@@ -23,7 +23,7 @@ _INTERNAL = frozenset(vars(torch.nn.Module())) - {"training"}
 _BY_NAME = frozenset({"__getattr__", "__setattr__", "__delattr__", "__init__", "__dir__", "_call_impl", "__setstate__"})
 
 
-def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
+def make_torch_module(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     if not is_a(value, torch.nn.Module):
         return None
     if is_a(value, torch.jit.ScriptModule):
@@ -31,8 +31,8 @@ def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
     attributes = vars(value)
     everything = walk.reads.computed or has_own_getattr(type(value))
     names = None if everything else walk.asked
-    holder = Attributes(name, attributes, names, leaves_out=_INTERNAL)
-    parts = [Part(holder.inner(key), attributes[key], attributes, key) for key in holder.keys]
+    holder = AttributesNode(name, attributes, names, leaves_out=_INTERNAL)
+    parts = [ObjectPart(holder.inner(key), attributes[key], attributes, key) for key in holder.keys]
     walk.hold(holder, parts)
     iterated = _iterated(walk, type(value))
     for table in TABLES:
@@ -40,28 +40,30 @@ def make_torch_module(walk: Walk, value: Any, name: str) -> Node | None:
     for hooks in HOOKS:
         if attributes[hooks]:
             node = Hooks(f"{name}.{hooks}", attributes[hooks])
-            walk.hold(node, [Part(f"{node.name}[{i}]", hook) for i, hook in enumerate(attributes[hooks].values())])
+            walk.hold(
+                node, [ObjectPart(f"{node.name}[{i}]", hook) for i, hook in enumerate(attributes[hooks].values())]
+            )
         else:
             walk.empty.append((f"{name}.{hooks}", attributes[hooks]))
-    parts, getters = [Part(name, class_node(walk, type(value)))], [type]
+    parts, getters = [ObjectPart(name, class_node(walk, type(value)))], [type]
     for key, member in slots_of(type(value)):
         if key != "_foregrad" and (names is None or key in names):
             getters.append(walk.getters.setdefault(member, member.__get__))
             held = read_field(getters[-1], value)
-            parts.append(Part(f"{name}.{key}", held, value, key, is_attribute=True))
+            parts.append(ObjectPart(f"{name}.{key}", held, value, key, is_attribute=True))
     return walk.hold(Pinned(name, value, getters), parts)
 
 
-def _table(walk: Walk, table: dict[str, Any], name: str, names: frozenset[str] | None) -> None:
+def _table(walk: GuardWalk, table: dict[str, Any], name: str, names: frozenset[str] | None) -> None:
     """Parameters, buffers or children: those that are asked for by name, or all in their order."""
     if not table:
         walk.empty.append((name, table))
         return
-    holder = Entries(name, table) if names is None else Attributes(name, table, names)
-    walk.hold(holder, [Part(f"{name}.{key}" if name else key, table[key], table, key) for key in holder.keys])
+    holder = Entries(name, table) if names is None else AttributesNode(name, table, names)
+    walk.hold(holder, [ObjectPart(f"{name}.{key}" if name else key, table[key], table, key) for key in holder.keys])
 
 
-def _iterated(walk: Walk, kind: type) -> frozenset[str]:
+def _iterated(walk: GuardWalk, kind: type) -> frozenset[str]:
     """The tables of a module that functions of its class went through."""
     if kind not in walk.iterated:
         functions = [

@@ -24,7 +24,7 @@ from foregrad.core.history import (
 from foregrad.core.shared_memory import address
 from foregrad.core.source import Source
 from foregrad.core.tensor_properties import answers_otherwise
-from foregrad.record.ghosts.sparse import Held
+from foregrad.record.ghosts.sparse import OldSparseGrad
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.locate import Variable, write_same
 from foregrad.record.lift.wrapper_inputs import Outer
@@ -295,14 +295,14 @@ class GuardWriter:
             self.source.line(f"if {twin.emit(self.source, missing_ok=True)} is not {name}: return MISS{remark}")
         return name
 
-    def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | Held | None) -> None:
+    def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | OldSparseGrad | None) -> None:
         """The .grad of an input: None, an input that is bound already, or an input that it binds."""
         expression = f"{self.bound[id(lifted.real)]}.grad"
         if not lifted.is_leaf:
             expression = f"{self.source.name('grad_of', grad_of)}({self.bound[id(lifted.real)]})"
         if grad is None:
             self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
-        elif isinstance(grad, Held):
+        elif isinstance(grad, OldSparseGrad):
             sparse = self.source.constant(torch.sparse_coo)
             self.miss_if(f"getattr({expression}, 'layout', None) is not {sparse}")
         elif id(grad.real) in self.bound:
