@@ -1,6 +1,7 @@
 """Every Python block of the README and of docs/ runs, in order, one namespace a file."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 # ```python runs, ```python no-run does not.
 BLOCK = re.compile(r"^```python[ \t]*\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+LISTING = re.compile(r"^```text\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -22,6 +24,16 @@ def test_code_blocks_run(page: Path):
 
 def test_the_readme_has_blocks_to_run():
     assert len(code_blocks(ROOT / "README.md")) >= 3
+
+
+def test_the_listing_in_the_readme_is_what_its_first_block_prints(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    page = (ROOT / "README.md").read_text()
+    code, listing = BLOCK.search(page), LISTING.search(page)
+    assert code
+    assert listing
+    (tmp_path / "train.py").write_text(code[1])
+    runpy.run_path(str(tmp_path / "train.py"))
+    assert capsys.readouterr().out.rstrip() == listing[1].rstrip()
 
 
 def code_blocks(page: Path) -> list[str]:
