@@ -22,7 +22,7 @@ help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make examples     train four small models whose losses contain second derivatives"
 	@echo "make test         run the tests"
-	@echo "make conformance  every op, module and architecture against eager, 6,000 random programs, 1,000 killed writers, 200 killed builds, and behaviour when compiled"
+	@echo "make conformance  every op, module and architecture against eager, 12,000 random programs, killed writers and builds, attacks on files, and behaviour when compiled (long)"
 	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
