@@ -1,4 +1,4 @@
-"""Making: from a captured program to its compiled halves, and the generated call that guards and runs them."""
+"""Assemble: from a captured program to compiled graphs, and the generated call that guards and runs them."""
 
 from __future__ import annotations
 

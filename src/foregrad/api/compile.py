@@ -1,4 +1,4 @@
-"""The public entry: compile a function or a module."""
+"""`fg.compile`: a compiled function or module."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Again: record a call that was found in a cache, when something asks for more than the entry holds.
+"""Record again: a call that was found in a cache, when something asks for more than the entry holds.
 
 Only what the arguments looked like is kept, and the modes of the call: recording reads no data. Modules, variables and
 state are as they are by now; where they have changed so that another program comes out, that is refused.

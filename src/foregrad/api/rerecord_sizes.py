@@ -1,4 +1,4 @@
-"""Twins: a call with sizes that vary, recorded once more for the sizes of another one.
+"""Record again for other sizes: a call with symbolic sizes, for the sizes of another call.
 
 A backward of an unusual kind is recorded when it is first asked for, and may assume more about sizes than each call
 checks. A call for which that does not hold has a recording of its own made, from what its arguments look like. All that

@@ -1,4 +1,4 @@
-"""Check: a compiled call against the same ops run one by one, on the same data.
+"""Verify a call: compiled code against the same ops run one by one, on the same data.
 
 Nothing of the call is left behind: the halves run on its inputs, are compared, and the call ends before it writes.
 """

@@ -1,4 +1,4 @@
-"""Native: the Python that Inductor writes around its kernels as one function of C++, beside them.
+"""C++ wrapper: the Python that Inductor writes around its kernels as one C++ function beside them.
 
     def call(args):                                                     static void call(char* const* data) {
         arg0, arg1 = args                                                   char *arg0 = data[0], *arg1 = data[1],

@@ -1,4 +1,4 @@
-"""Moments: means, variances and batch norms with sums in double precision, as eager has them, for compilers.
+"""Means, variances and batch norms with sums in double precision, as eager has them, for compilers.
 
 Inductor takes the mean and the variance of some thousand numbers in single precision, by Welford's method: up to a
 hundred times as far from the exact ones as eager's, and in more time. A signal close to zero then has the other sign,

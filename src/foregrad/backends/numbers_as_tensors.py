@@ -1,4 +1,4 @@
-"""Numbers for compilers: where a graph takes numbers of Python's, compiled code takes tensors without dimensions.
+"""Numbers as tensors: where a graph takes Python numbers, compiled code takes zero-dimensional tensors.
 
 One compiled graph then does for all values of a learning rate. Ops that take a number where ATen knows no tensor are
 spelt out in tensors: `add(x, y, alpha=lr)` is `x + y * lr`.

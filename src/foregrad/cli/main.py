@@ -1,4 +1,4 @@
-"""The command line: `foregrad demo`, `foregrad doctor`, `foregrad show`, `foregrad cache`, `foregrad trust` and others.
+"""The command line: `foregrad demo`, `doctor`, `show`, `cache`, `trust` and others.
 
 Each command imports what it needs, so that those which need no torch do not wait for it.
 """

@@ -1,4 +1,4 @@
-"""Attached: a tensor that exists already, with the history of another one."""
+"""Attach a history: a tensor that exists already gets the autograd history of another one."""
 
 from __future__ import annotations
 

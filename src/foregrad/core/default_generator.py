@@ -1,4 +1,4 @@
-"""Turns: the default generator is that of all threads, so who needs it in another state for a while does that alone."""
+"""The default generator is that of all threads, so who needs it in another state for a while does that alone."""
 
 from __future__ import annotations
 

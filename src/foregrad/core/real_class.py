@@ -1,4 +1,4 @@
-"""Kinds: of what class an object is, without asking the object, which may answer for its `__class__` by itself."""
+"""The real class of an object, which may answer for its `__class__` by itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attached hooks: whom the engine calls when a gradient passes a tensor."""
+"""Tensor hooks: what the engine calls when a gradient passes a tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers: what a tensor says about itself, when it is asked by name."""
+"""Tensor properties: `is_leaf`, `requires_grad` and others, by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrapping: between a tensor that wraps others and its parts, as autograd goes."""
+"""Wrapper subclasses and autograd: between a wrapper and its parts, differentiably."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrapped: tensors that wrap others, taken apart into plain tensors and made again around new ones.
+"""Wrapper subclasses: flattened to plain tensors, and built again around new ones.
 
 TwoTensor(a, TwoTensor(b, c))  has the parts  a, b, c  at  .a, .b.a, .b.b
 """

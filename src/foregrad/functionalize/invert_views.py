@@ -1,4 +1,4 @@
-"""Views backwards: given a new value of a view, the new value of what it is a view of.
+"""Invert views: from a new value of a view to the new value of what it is a view of.
 
 v = base.select(0, 3);  v.mul_(2)
 ->

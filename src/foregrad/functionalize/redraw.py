@@ -1,4 +1,4 @@
-"""Replay: a random op run again with the numbers that it drew before.
+"""Redraw: a random op run again with the numbers that it drew before.
 
 The forward keeps the state of the generator right before the op; backward runs the op on a generator of its own that is
 put into this state, so that nobody else's generator moves.

@@ -1,4 +1,4 @@
-"""Flags: where `requires_grad` of a tensor is set, among the other effects, and hooks on inputs."""
+"""requires_grad: where effects set the flag of a tensor, and hooks on inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contents: the newest value of a storage."""
+"""Storage values: the newest value of a storage."""
 
 from __future__ import annotations
 

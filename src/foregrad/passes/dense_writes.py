@@ -1,4 +1,4 @@
-"""Gaps: what was written into a part of a tensor, in memory of its own, without room for the rest.
+"""Dense writes: what was written into a part of a tensor, in memory of its own, without room for the rest.
 
     gates = split(sum, 256, 1)                                 f32[16, 256] stride (1024, 1)
     copy = copy(gates[0], sigmoid(gates[0]))                   f32[16, 256] stride (1024, 1)

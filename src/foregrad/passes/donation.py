@@ -1,4 +1,4 @@
-"""Donate: let the forward graph write the new contents of inputs itself, so that no second copy of them is made.
+"""Donation: the forward graph writes the new contents of inputs itself, so that no second copy of them is made.
 
 mul = aten.mul(w, 0.9)                  mul = aten.mul(w, 0.9)
 return (loss, mul)        becomes       copy_ = aten.copy_(w, mul)

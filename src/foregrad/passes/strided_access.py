@@ -1,4 +1,4 @@
-"""Places: what is read and written by its place in memory, as views of the value that lies there.
+"""Strided access: `as_strided` reads and writes, as ordinary views of the value that lies there.
 
     a = as_strided(copy, [4, 8], [8, 1], 128)              ->  s = slice(view(copy, [160]), 0, 128, 160)
                                                                a = view(s, [4, 8])

@@ -1,4 +1,4 @@
-"""Copies: work in a copy of this process, which nothing that it does can disturb.
+"""Forked copy: work in a copy of this process, which nothing that it does can disturb.
 
 A recording puts ghosts in place of the tensors of modules, and functions of its own in place of Python's: no thread of
 the same process may run meanwhile. A copy of the process has all of them for itself.

@@ -1,4 +1,4 @@
-"""Quiet: no warnings from one thread, while others warn as always."""
+"""No warnings from one thread, while others warn as always."""
 
 from __future__ import annotations
 

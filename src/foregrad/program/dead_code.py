@@ -1,4 +1,4 @@
-"""Remove what nothing needs: pure ops whose results are not used."""
+"""Dead code elimination: pure ops whose results are not used."""
 
 from __future__ import annotations
 

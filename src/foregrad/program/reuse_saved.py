@@ -1,4 +1,4 @@
-"""Kept: a later program of a recording, made to take from the forward only what the first program keeps.
+"""Reuse what is saved: a later program of a recording, made to need only what the first forward keeps.
 
 A backward along tangents of another layout, or from some results only, may want a value in another layout than the one
 that is kept, or one that the first backward could do without. The former is copied, the latter computed again.

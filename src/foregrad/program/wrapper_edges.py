@@ -1,4 +1,4 @@
-"""Wrapping: which tensors that wrap others stand at the edges of a program, and which of its values they wrap."""
+"""Wrapper subclasses among the inputs and outputs of a program, and which of its values they wrap."""
 
 from __future__ import annotations
 

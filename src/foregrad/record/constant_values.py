@@ -1,4 +1,4 @@
-"""Known values: tensors that depend on no input have a value that capture can compute when Python asks for it."""
+"""Constant values: tensors that depend on no input have a value that capture can compute when Python asks for it."""
 
 from __future__ import annotations
 

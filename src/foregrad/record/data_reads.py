@@ -1,4 +1,4 @@
-"""Values: what Python is told when it asks for data, of which a recording has none.
+"""Data reads: what Python is told when it asks for the data of a ghost, which has none.
 
 A tensor that depends on no input has a value that can be computed; one that depends on small tensors of declared state
 alone has one that is a number, read at each call. Any other is refused.

@@ -1,4 +1,4 @@
-"""Sequences: tensors that are made of lists in which there are tensors, such as `torch.tensor([loss, 1.0])`.
+"""Tensors from lists in which there are tensors, such as `torch.tensor([loss, 1.0])`.
 
 Torch reads such tensors past the dispatcher, one number after the other. In a program the numbers are put in their
 places by ops.

@@ -1,4 +1,4 @@
-"""Results that wrap others: their parts are results of the program, and each call wraps them again.
+"""Wrapper results: their parts are results of the program, and each call wraps them again.
 
 A result that is an input is that input, and one that is a view of an input or of another result is made as the
 function made it. Of any other the parts get its history, so that the program knows plain tensors and their gradients.

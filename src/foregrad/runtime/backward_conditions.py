@@ -1,4 +1,4 @@
-"""Unusual: the conditions under which a generated backward hands over to one that is rarely asked for."""
+"""Backward conditions: when a generated backward hands over to one that is rarely asked for."""
 
 from __future__ import annotations
 

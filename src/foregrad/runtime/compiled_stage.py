@@ -1,4 +1,4 @@
-"""Stages at run time: forward and backward compiled, and the backwards that are rarely asked for.
+"""Compiled stage: forward and backward compiled, and the backwards that are rarely asked for.
 
 A backward from only some of the outputs, and one that will itself be differentiated (`create_graph=True`), are recorded
 and compiled when first asked for, from the autograd graph that the recording has kept.

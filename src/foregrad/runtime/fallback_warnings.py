@@ -1,4 +1,4 @@
-"""Fallbacks at run time: what of a program is not compiled is said once, when the program is made or found."""
+"""Fallback warnings: what of a program is not compiled is said once, when the program is made or found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Engine: one more run of the autograd engine over a recording, for a backward that was not recorded so far."""
+"""Late backward: one more run of the autograd engine over a recording, for a backward that was not recorded so far."""
 
 from __future__ import annotations
 

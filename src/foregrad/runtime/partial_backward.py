@@ -1,4 +1,4 @@
-"""Rare backwards: from some of the outputs only, along tangents of unusual layouts, or to be differentiated again.
+"""Partial backwards: from some of the outputs only, along tangents of unusual layouts, or to be differentiated again.
 
 The generated backward calls these where it is not the usual one that was asked for.
 """

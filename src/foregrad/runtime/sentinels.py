@@ -1,4 +1,4 @@
-"""Miss: what a call returns that was made for other arguments, and words between its checks."""
+"""Sentinels: what a call returns whose guards do not hold, and marks in generated code."""
 
 from __future__ import annotations
 

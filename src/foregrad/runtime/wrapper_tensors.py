@@ -1,4 +1,4 @@
-"""Wrapped tensors at each call: inputs are checked and taken apart, results are made of their parts."""
+"""Wrapper subclasses at each call: inputs are checked and taken apart, results are made of their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files: op schemas, tree specs, extensions and libraries, as programs that are kept need them."""
+"""Serialization: op schemas, tree specs, extensions and libraries."""
 
 from __future__ import annotations
 

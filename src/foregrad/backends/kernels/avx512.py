@@ -1,4 +1,4 @@
-"""Sixteen: what matrix products do with vectors of sixteen floats, where a processor has these (AVX-512)."""
+"""AVX-512: matrix products with vectors of sixteen floats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrange: values that live for some steps each in one piece of memory, which is as long as it must be at once."""
+"""Buffer layout: buffers that live for some steps each, in one allocation of the least size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels: the C++ functions of a graph, built together.
+"""Build kernels: the C++ functions of a graph, built together.
 
 A run of the C++ compiler takes most of a second for torch's headers alone, so the kernels of a graph share a file.
 There are more files if the graph is large and several can be built at once.

@@ -1,4 +1,4 @@
-"""Series: functions of C++ called one after another, without Python between them."""
+"""Call sequence: C++ functions called one after another, without Python between them."""
 
 from __future__ import annotations
 

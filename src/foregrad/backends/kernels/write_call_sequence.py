@@ -1,4 +1,4 @@
-"""Write series: regions that are functions of C++, called one after another without Python between them.
+"""Write a call sequence: regions that are C++ functions, called one after another without Python between them.
 
 add, = region_0(x, w_0)                 memory = empty_strided_cpu((16384,), (1,), torch.uint8)
 add_1, = region_0(add, w_1)      ──▶    add_1 = empty_strided_cpu((32, 128), (128, 1), torch.float32)

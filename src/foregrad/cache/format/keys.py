@@ -1,4 +1,4 @@
-"""Trust: who may have written what is read. Keys sign, and say whether a signature is theirs.
+"""Keys: who may have written what is read. Keys sign, and say whether a signature is theirs.
 
 A key is given as bytes, or as one line of text in a file or in `FOREGRAD_CACHE_KEY`:
 

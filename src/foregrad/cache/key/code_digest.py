@@ -1,4 +1,4 @@
-"""Whole code: a digest of code objects that says what they do, without comments, docstrings, lines and files."""
+"""Code digest: what code objects do, without comments, docstrings, line numbers and file names."""
 
 from __future__ import annotations
 

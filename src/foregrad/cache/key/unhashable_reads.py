@@ -1,4 +1,5 @@
-"""Doubts: what code may read that no key can see: files, the environment, clocks, random numbers, other code."""
+"""Unhashable reads: what code may read that no key can see: files, the environment, clocks, random numbers, other
+code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Allowed: what a file may name that nobody has signed.
+"""Allow list: what an unsigned file may name.
 
 Closed lists, and nothing is imported by a name in the file: ops of ATen whose arguments are tensors and plain values,
 torch's own Python functions for these ops, and the functions and types that generated code uses around them.

@@ -1,4 +1,4 @@
-"""Warm starts: what a compiled function looks for in a cache before it works, and what it leaves there.
+"""Cached calls: what a compiled function looks for in a cache before it captures, and what it leaves there.
 
 A *call* is a whole captured call, under the key of the sources that it would be captured from: it is used with no
 capture at all. `programs.py` has the other kind of entries, which are looked for after a capture.

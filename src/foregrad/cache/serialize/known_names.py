@@ -1,4 +1,4 @@
-"""Known objects: functions and types of torch, of foregrad and of Python, by name.
+"""Known names: functions and types of torch, of foregrad and of Python, by name.
 
 torch.add  ->  "torch.add"  ->  torch.add
 """

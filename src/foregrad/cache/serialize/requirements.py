@@ -1,4 +1,4 @@
-"""Needs: what compiled code needs of the machine and the software that it runs on."""
+"""Requirements: what compiled code needs of the machine and the software that it runs on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweep: keep a folder of entries within its limit.
+"""Eviction: keep a folder of entries within its size limit.
 
 What was used longest ago goes first. Nobody is asked: who has opened a file keeps it to the end, and who comes later
 finds nothing and builds anew. Other processes may write, read and sweep at the same time.

@@ -1,4 +1,4 @@
-"""Guarded: a layer that may fail. Its failures are reasons of misses and lines of the log, never errors of the caller.
+"""A layer that may fail. Its failures are misses with a reason and lines of the log, never errors of the caller.
 
 A server that does not answer is left alone for a while: training does not wait for it at each entry.
 """

@@ -1,4 +1,4 @@
-"""Given: what `fg.Cache` is told, checked at once, and not in the first call of training."""
+"""Option checks: the arguments of `fg.Cache`, checked at once, and not in the first call of training."""
 
 from __future__ import annotations
 

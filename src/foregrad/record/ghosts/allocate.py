@@ -1,4 +1,4 @@
-"""Blank: tensors that have sizes and strides, and no memory.
+"""Allocate ghosts: tensors that have sizes and strides, and no memory.
 
 Ops below the recorder never touch the memory of a ghost. Whoever else asks for it, from NumPy to an extension in C++,
 gets an error of torch's, which a recording turns into a refusal.

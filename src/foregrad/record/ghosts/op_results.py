@@ -1,4 +1,4 @@
-"""Outcomes: what an op returns, asked of fake tensors, of meta tensors, or of the op itself on zeros."""
+"""Op results: what an op returns, asked of fake tensors, of meta tensors, or of the op itself on zeros."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ghosts: plain tensors without memory, and what each op makes of them.
+"""The table of ghosts: what each op makes of ghosts, learnt once for each kind of arguments.
 
 A ghost is on the CPU if what it stands for is; for every other device it is a meta tensor.
 

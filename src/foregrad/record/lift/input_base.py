@@ -1,4 +1,4 @@
-"""Entered: what every input has to say of its ghost, whether it is a plain tensor or wraps others."""
+"""The base of inputs: what plain tensors and wrapper subclasses have in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Naming: a role and a name for every input of a program, as the user knows it."""
+"""Input names: a role and a name for every input of a program, as the user knows it."""
 
 from __future__ import annotations
 

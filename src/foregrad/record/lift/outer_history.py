@@ -1,4 +1,4 @@
-"""Beyond: gradients inside the function that reach inputs which have a history, where eager would go on outside.
+"""Outer history: gradients inside the function that reach inputs with a history, where eager would go on outside.
 
 def f(x):                           f(w.sin())
     x.square().sum().backward()     the engine goes on through `sin`, and adds to `w.grad`

@@ -1,4 +1,4 @@
-"""Wrapped inputs and results: tensors that wrap others, at the edges of a recording.
+"""Wrapper inputs: wrapper subclasses among the inputs and results of a recording.
 
 The function gets ghosts of the same types around ghosts of their parts, and autograd runs on these. Each op on them is
 theirs to carry out, with ops on their parts, and those are what the recorder sees: a program holds plain tensors only.

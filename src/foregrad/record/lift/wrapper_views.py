@@ -1,4 +1,4 @@
-"""Looks: which tensors that wrap others are views of which, so that each call can make the same views."""
+"""Wrapper views: which wrapper subclasses are views of which, so that each call can make the same views."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Given: lists and dicts among the arguments. The function gets copies; each call changes its own as it has done.
+"""Container arguments: lists and dicts. The function gets copies; each call changes its own as it has done.
 
 batch.pop("labels")    batch == {"x": x, "labels": y}  becomes  {"x": the x of the call}
 """

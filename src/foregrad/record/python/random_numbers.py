@@ -1,4 +1,4 @@
-"""Chance: numbers from generators of Python, NumPy and the system, which a program would draw once, and then keep.
+"""Random numbers of Python, NumPy and the system, which a program would draw once, and then keep.
 
 The default generators are those of all threads. So one that has moved is the function's doing only if code that ran
 names it.

@@ -1,4 +1,4 @@
-"""Beside: what a step does in Python beside its tensors and numbers, and a program would not repeat.
+"""Side effects: what a step does in Python beside its tensors and numbers, and a program would not repeat.
 
 A counter on a module, an appended list, a changed flag, a print, a line in a log: found by looking at declared state,
 and at the variables that the step reaches, before and after.

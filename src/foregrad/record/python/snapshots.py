@@ -1,4 +1,4 @@
-"""Contents: a copy of what an object of Python's holds, one level deep, to be compared with what it holds later."""
+"""Snapshots: a copy of what a Python object holds, one level deep, to be compared with what it holds later."""
 
 from __future__ import annotations
 

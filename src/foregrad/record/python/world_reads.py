@@ -1,4 +1,4 @@
-"""Anew: what a call would read anew from the world, and a capture reads once: clocks, files, entropy.
+"""World reads: what each call would read anew, and a capture reads once: clocks, files, entropy.
 
 Calls of C functions are seen as they happen, and so is who asks. Entropy is refused. A file that is opened by its name
 is an assumption of the program, to be checked at each call. A clock is named: most often the time is only logged.

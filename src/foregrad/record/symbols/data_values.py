@@ -1,4 +1,4 @@
-"""Items: numbers that depend on data, as `.item()` gives them to a step.
+"""Data values: numbers that depend on data, as `.item()` gives them to a step.
 
 Such a number is a tensor without dimensions, in double precision, in the clothes of a number: arithmetic on it is part
 of the program, and so is what an op does with it. Python cannot know its value: a branch on it is refused.

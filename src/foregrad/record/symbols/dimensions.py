@@ -1,4 +1,4 @@
-"""Sizes: dimensions of arguments that vary between calls, as symbols, and what a recording assumes about them.
+"""Dimensions of arguments that vary between calls, as symbols, and what a recording assumes about them.
 
 Ghosts are fake tensors then, since these have symbols for sizes: torch's own shape functions compute with them. Where a
 shape function or Python needs to know (`if x.shape[0] > 8`), the answer is a guard.

@@ -1,4 +1,4 @@
-"""Symbols: what torch asks of the object behind a `torch.SymFloat` or `torch.SymInt`, which it calls a node."""
+"""Symbol nodes: what torch asks of the object behind a `torch.SymFloat` or `torch.SymInt`."""
 
 from __future__ import annotations
 

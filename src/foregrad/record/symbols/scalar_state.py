@@ -1,4 +1,4 @@
-"""Mirror: the value of a small tensor as a number, where it depends on nothing but small tensors of declared state.
+"""Scalar state: the value of a small tensor as a number, where it depends on small tensors of declared state alone.
 
 Adam keeps its step in a tensor, adds one to it and reads it. The tensor op is part of the program as any other; beside
 it the same arithmetic is done on numbers, so that what Python computes from the step is known before the program runs.

@@ -1,4 +1,4 @@
-"""Faces: sizes that vary in the clothes of Python's numbers, as the user's code sees them.
+"""Symbolic sizes, as the user's code sees them: they behave as Python ints.
 
 Arithmetic of integers gives sizes again, which torch takes for shapes. A float (`x.shape[1] ** -0.5`) is a formula that
 each call evaluates in Python, as eager does. What Python needs to know becomes a guard.

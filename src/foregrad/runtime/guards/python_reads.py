@@ -1,4 +1,4 @@
-"""Looking: what a captured function read in Python, where its tensors are kept, and the guard of both."""
+"""Python reads: what a captured function read in Python, where its tensors are kept, and the guard of both."""
 
 from __future__ import annotations
 

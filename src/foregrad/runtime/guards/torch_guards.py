@@ -1,4 +1,4 @@
-"""Same: guards of torch's, written in C++, and how to make them again; and guards of hooks."""
+"""Guards of torch's, written in C++, and how to make them again; and guards of hooks."""
 
 from __future__ import annotations
 
