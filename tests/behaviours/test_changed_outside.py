@@ -2,9 +2,11 @@
 
 import collections
 import dataclasses
+import gc
 import itertools
 import os
 import queue
+import sys
 import warnings
 
 import numpy as np
@@ -14,6 +16,7 @@ from torch import nn
 
 import foregrad as fg
 from foregrad.cache.serialize.cached_calls import FOUND
+from foregrad.record.python.outside_objects import Outside
 from tests.compare import compiled
 
 X = torch.ones(3)
@@ -377,3 +380,27 @@ def test_a_print_is_named_once(capsys):
     assert len(caught) == 1
     assert "at capture only: print at" in str(fg.explain(call))
     assert capsys.readouterr().out == "here\n" * sum(made.origin.how != FOUND for made in call.captures)
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+def test_methods_that_python_writes_for_named_tuples_change_nothing():
+    """Torch puts its symbols into named tuples, and changes what these remember of themselves: it was refused then."""
+    outside, frames = Outside(), []
+
+    def follow(frame, event, argument):
+        if event == "call" and frame.f_code.co_filename == "<string>":
+            frames.append(frame.f_code.co_name)
+            outside.begins(frame)
+
+    remembered = {"before": 1}
+    gc.collect()  # what is young may change
+    sys.setprofile(follow)
+    try:
+        Pair(remembered, 2)
+    finally:
+        sys.setprofile(None)
+    remembered["later"] = 2
+    assert frames
+    assert not list(outside.changed())

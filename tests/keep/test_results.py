@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils import _pytree as pytree
 
 import foregrad as fg
+from foregrad.cache.format.container import unpack
 from foregrad.core.errors import CannotKeep, ForegradError, UntrustedArtifact
 from foregrad.torch_private.serialization import plain_tree_spec_from_text, tree_spec_from_text, tree_spec_to_text
 from tests.attacks.hostile import Saved
@@ -91,7 +92,7 @@ def test_every_named_tuple_of_torch_is_written_down(name: str):
 def test_a_hostile_named_tuple_is_refused(change, tmp_path: Path):
     made = compiled(torch.sort)
     made.save(tmp_path / "a.fg", key=KEY)
-    entry = fg.entries.container.unpack(tmp_path / "a.fg")
+    entry = unpack(tmp_path / "a.fg")
     saved = Saved(entry.about, {name: bytes(entry.blob(name)) for name in entry.names}, lambda loaded: None)
     table = saved.table
     (structure,) = (one for one in table if one["is"] == "structure")

@@ -115,9 +115,9 @@ class Compiled(WarmStarts):
 
             changed = f": {made.python.why}" if made.python.why else ""
             raise CaptureError(
-                f"{self.name} changes a variable, a list or an attribute that it also reads, so no program of it holds "
-                f"for a second call{changed}.\n{definition(self._target)}\nPass the value as an argument; return the "
-                "new one."
+                f"{self.name} changes a variable, a list or an attribute that it also reads: its side effects "
+                f"invalidate its own guards{changed}.\n{definition(self._target)}\nPass the value as an argument, and "
+                "return the new one."
             )
         if to_keep is not None:
             with undivided():

@@ -143,6 +143,6 @@ _WORDS = {
     "has_other_hooks": "a tensor has other hooks than it had",
     "answers_otherwise": "a tensor says something else where the function asks it",
     "shares_version": "tensors share a version counter otherwise",
-    ".is_leaf": "a tensor is a leaf of the autograd graph, or is none, as it was not",
+    ".is_leaf": "`is_leaf` of a tensor differs from the capture",
     "all(map(": "a list of the state holds other tensors",
 }

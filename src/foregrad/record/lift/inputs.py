@@ -210,26 +210,29 @@ class Inputs:
                 self._check_kind(part, definition)
             return
         if is_strided and is_wrapper(tensor) and is_dynamic:
-            what, instead = f"is a {type(tensor).__name__}", "Say dynamic=False; with it sizes that vary cannot be"
+            what, instead = f"is a {type(tensor).__name__}", "Symbolic sizes need plain tensors: pass dynamic=False."
         elif is_strided and is_wrapper(tensor):
-            what, instead = f"is a {WrapperRecipe.of(tensor)}, which is not equal to itself", "Such a tensor cannot be"
+            what, instead = (
+                f"is a {WrapperRecipe.of(tensor)}, which is not equal to itself",
+                "Give its class an __eq__ for what __tensor_flatten__ returns.",
+            )
         elif not is_strided:
             what, instead = (
                 f"has the layout {tensor.layout}",
-                "Pass strided tensors, such as its parts; others cannot be",
+                "Pass strided tensors, such as its parts.",
             )
         elif not _is_known_type(tensor):
             what = f"is a {type(tensor).__name__}, whose methods a program would not call"
-            instead = "Pass it with .as_subclass(torch.Tensor); other subclasses that wrap no tensors cannot be"
+            instead = "Pass it with .as_subclass(torch.Tensor), or make it a wrapper subclass (__tensor_flatten__)."
         elif not all(isinstance(size, int) for size in (*tensor.size(), *tensor.stride())):
-            what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes; symbols cannot be"
+            what, instead = f"has the shape {tuple(tensor.size())}", "Pass a tensor of plain sizes."
         elif self._recorder.sizes is not None and (tensor.device.type != "cpu" or isinstance(tensor, FakeTensor)):
-            what, instead = "is not on the CPU", "Say dynamic=False; beside it sizes that vary cannot be"
+            what, instead = "is not on the CPU", "Symbolic sizes need CPU tensors: pass dynamic=False."
         else:
             self._recorder.device.stand_for(tensor.device)
             return
         line = definition or where(self._recorder.module)
-        raise CaptureError(f"{it} {what}.\n{line}\n{instead} captured yet.")
+        raise CaptureError(f"{it} {what}.\n{line}\n{instead}")
 
     def _lift_alone(self, real: torch.Tensor, *, is_argument: bool) -> Lifted:
         if gets_no_gradient(real):

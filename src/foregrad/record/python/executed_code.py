@@ -282,6 +282,15 @@ def is_library_file(file: str) -> bool:
     return file.startswith((*_LIBRARIES, "<frozen "))
 
 
+def is_made_by_library(frame: FrameType) -> bool:
+    """Whether code that is in no file was made by a library: methods of named tuples, of dataclasses of torch's."""
+    if frame.f_code.co_filename != "<string>":
+        return False
+    home = frame.f_globals.get("__file__")
+    is_of_tuple = str(frame.f_globals.get("__name__")).startswith("namedtuple_")
+    return is_of_tuple or (isinstance(home, str) and is_library_file(home))
+
+
 def is_for_us(frame: FrameType) -> bool:
     """Whether code runs since foregrad has asked for it: code of a library that no code of the user's has called."""
     module = str(frame.f_globals.get("__name__"))

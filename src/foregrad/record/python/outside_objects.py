@@ -30,7 +30,7 @@ import torch
 
 from foregrad.process.garbage_collection import is_young
 from foregrad.record.frames import is_installed, is_users
-from foregrad.record.python.executed_code import is_library, is_library_file
+from foregrad.record.python.executed_code import is_library, is_library_file, is_made_by_library
 from foregrad.record.python.iterators import PLAIN
 from foregrad.record.python.side_effects import Change, text_of
 from foregrad.record.python.snapshots import (
@@ -120,7 +120,7 @@ class Outside:
     def begins(self, frame: FrameType) -> None:
         """A function of Python is about to run."""
         code, variables = frame.f_code, frame.f_globals
-        names = _names_to_follow(code)
+        names = None if is_made_by_library(frame) else _names_to_follow(code)
         if names is None:
             return
         is_inner, self._num_begun = self._num_begun > 0 and code not in self._outer, self._num_begun + 1
