@@ -13,7 +13,7 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -24,6 +24,7 @@ from foregrad.process.folders import build_folder
 from foregrad.process.forks import divided, in_child
 from foregrad.process.temporary import TemporaryChange, replaced
 from foregrad.torch_private.fake_tensors import FakeTensorMode, quiet_torch
+from foregrad.torch_private.serialization import load_extension
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -212,7 +213,6 @@ def build_module(source: str) -> Callable[[], Any]:
     Where Inductor runs one thing at a time, it is built when it is waited for: torch 2.13 would hold the lock of a
     build while it runs it, and wait for itself."""
     from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.codecache import CppPythonBindingsCodeCache
 
     begun: list[Future[Any]] = []
 
@@ -221,7 +221,7 @@ def build_module(source: str) -> Callable[[], Any]:
         return begun[-1]
 
     begin = submit if num_builds_at_once() > 1 else None
-    load = CppPythonBindingsCodeCache.load_async(source, "cpu", submit_fn=begin)
+    load = _modules().load_async(source, "cpu", submit_fn=begin)
 
     def loaded() -> Any:
         with divided():
@@ -229,6 +229,37 @@ def build_module(source: str) -> Callable[[], Any]:
         return load()
 
     return in_own_folder(loaded)
+
+
+@cache
+def _modules() -> Any:
+    """Where Inductor keeps modules of C++ that it has built or begun: ours apart from others. Its own loader would tell
+    them by a variable of the environment, which stays, where the data of a tensor is; ours ask torch."""
+    from torch._inductor.codecache import CppPythonBindingsCodeCache
+
+    class Modules(CppPythonBindingsCodeCache):
+        cache: dict[str, Callable[[], Any]] = {}  # noqa: RUF012  # as in the class that it comes from
+
+        @classmethod
+        def _load_library_inner(cls, path: str, key: str) -> Any:
+            return load_extension("kernel", Path(path))
+
+    return Modules
+
+
+#: C++ of a module that finds out, when it is loaded, where torch has the function `data_of` a tensor.
+FIND_DATA_OF = r"""
+static void* (*data_of)(PyObject* tensor);
+
+static bool find_data_of() {
+    PyObject* home = PyImport_ImportModule("torch._C._dynamo.guards");
+    PyObject* address = home ? PyObject_GetAttrString(home, "_torchinductor_pyobject_tensor_data_ptr") : nullptr;
+    if (address) data_of = reinterpret_cast<decltype(data_of)>(PyLong_AsVoidPtr(address));
+    Py_XDECREF(address);
+    Py_XDECREF(home);
+    return !PyErr_Occurred();
+}
+"""
 
 
 def forget_unfinished_kernels() -> None:
@@ -239,6 +270,7 @@ def forget_unfinished_kernels() -> None:
     if AsyncCompile.pool.cache_info().currsize:
         AsyncCompile.pool().shutdown(wait=True, cancel_futures=True)
         AsyncCompile.pool.cache_clear()
+    _modules().cache.clear()
     codecache.CppCodeCache.cache.clear()
     codecache.CppPythonBindingsCodeCache.cache_clear()
     codecache.PyCodeCache.cache_clear()

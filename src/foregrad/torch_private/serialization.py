@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import re
 from collections import OrderedDict, deque, namedtuple
 from collections.abc import Callable, Sequence
@@ -13,7 +12,6 @@ from types import ModuleType
 from typing import Any
 
 import torch
-from torch._C._dynamo.guards import _torchinductor_pyobject_tensor_data_ptr  # type: ignore[attr-defined]
 from torch.utils._pytree import TreeSpec, tree_flatten, treespec_dumps, treespec_loads
 
 _WORD = re.compile(r"[A-Za-z_.][A-Za-z0-9_.]*")
@@ -134,8 +132,7 @@ def _plain_tree_spec(data: Any) -> TreeSpec:
 
 
 def load_extension(name: str, path: Path) -> ModuleType:
-    """Load a Python module with kernels, which ask torch where the data of a tensor is."""
-    os.environ["_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR"] = str(_torchinductor_pyobject_tensor_data_ptr)
+    """Load a Python module with kernels. It is no module that others can import."""
     spec = importlib.util.spec_from_file_location(f"{path.stem}.{name}", path)
     assert spec is not None
     assert spec.loader is not None

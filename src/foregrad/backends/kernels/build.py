@@ -16,7 +16,7 @@ from typing import Any
 from foregrad.backends.cpp_wrapper import native
 from foregrad.backends.kernels.scalars import read_once
 from foregrad.backends.kernels.write_call_sequence import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
-from foregrad.torch_private.inductor import build_module, num_builds_at_once
+from foregrad.torch_private.inductor import FIND_DATA_OF, build_module, num_builds_at_once
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.
 _LEAST_LENGTH = 16_000
@@ -26,15 +26,14 @@ _MOST_LENGTH_OF_ONE = 64_000
 _INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
 #: The side of Python: each kernel takes tensors, and asks them where their data is.
-_BINDINGS = r"""
+_PYTHON = r"""
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
-#include <cstdlib>
 #include <stdexcept>
 #include <utility>
+"""
 
-static void* (*data_of)(PyObject* tensor);
-
+_CALLS = r"""
 union Value { void* pointer; long long integer; double number; };
 
 template <typename T> static Value taken(PyObject* value) {
@@ -81,13 +80,7 @@ static PyMethodDef methods[] = {%s, {}};
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "kernel", nullptr, -1, methods};
 
 PyMODINIT_FUNC PyInit_kernel() {
-    const char* address = std::getenv("_TORCHINDUCTOR_PYOBJECT_TENSOR_DATA_PTR");
-    if (!address) {
-        PyErr_SetString(PyExc_RuntimeError, "torch did not say how to ask a tensor for its data");
-        return nullptr;
-    }
-    data_of = reinterpret_cast<decltype(data_of)>(std::strtoull(address, nullptr, 10));
-    return PyModule_Create(&module);
+    return find_data_of() ? PyModule_Create(&module) : nullptr;
 }
 """
 
@@ -123,7 +116,7 @@ def in_one_file(sources: Sequence[str], call: str = "") -> str:
     functions = {f"kernel_{place}": f"kernel_{place}::kernel" for place in range(len(sources))}
     methods = ", ".join(f'method<{function}>("{name}")' for name, function in functions.items())
     more, methods = (call + SERIES_SOURCE, SERIES_METHODS) if call else ("", methods)
-    return "".join((*includes, *spaces, _BINDINGS, more, _MODULE % methods))
+    return "".join((*includes, *spaces, _PYTHON, FIND_DATA_OF, _CALLS, more, _MODULE % methods))
 
 
 def shared_out(sources: Sequence[str], num_files: int) -> list[list[int]]:
