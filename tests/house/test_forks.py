@@ -19,7 +19,7 @@ ELSEWHERE = {
     ("cache/key/data.py", "Lock"): "asks for the type",
     ("cache/key/data.py", "RLock"): "asks for the type",
     ("graph/policies.py", "ThreadPoolExecutor"): "one for each process, by its number",
-    ("torch_private/inductor.py", "patch"): "settings of Inductor, which are those of one thread",
+    ("torch_private/while_compiling.py", "patch"): "settings of Inductor, which are those of one thread",
 }
 
 

@@ -26,6 +26,7 @@ import torch
 from foregrad.process import children
 from foregrad.process.environment import CXX
 from foregrad.process.folders import code_folder
+from foregrad.process.forks import lock
 
 
 @cache
@@ -35,30 +36,32 @@ def compiler() -> str | None:
     return next((path for name in names if (path := shutil.which(name))), None)
 
 
-@cache
 def prepare() -> Toolchain:
-    """Let Inductor know what this machine's toolchain can do: asked once, then read from a file."""
+    """Let Inductor know, whenever foregrad compiles, what this machine's toolchain can do: asked once, then read from a
+    file."""
+    with _one_at_a_time:
+        return _prepared()
+
+
+_one_at_a_time = lock()  # all threads have to change the same, so that the last of them puts it back
+
+
+@cache
+def _prepared() -> Toolchain:
     from foregrad.backends.cpp_builds import builds
-    from foregrad.torch_private.cpp_builds import (
-        build_with,
-        end_with_this_process,
-        keep_precompiled_headers,
-        probe_instruction_sets,
-        use_compiler,
-    )
+    from foregrad.torch_private.cpp_builds import probe_instruction_sets
+    from foregrad.torch_private.while_compiling import Tools, build_with
 
     path = compiler()
     if path is None:
         raise RuntimeError("there is no C++ compiler: install g++, or name one in CXX")
     toolchain = Toolchain.of(path)
-    end_with_this_process()
-    build_with(builds.run)
-    use_compiler(CXX.value or Path(path).name)
+    name = CXX.value or Path(path).name
+    build_with(Tools(name, builds.run, toolchain.folder / "headers", toolchain.header))
     try:
         toolchain.instruction_sets = probe_instruction_sets(toolchain.probe)
     finally:
         toolchain.save()  # also where a later question has failed
-    keep_precompiled_headers(toolchain.folder / "headers", toolchain.header)
     return toolchain
 
 

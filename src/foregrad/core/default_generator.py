@@ -11,7 +11,7 @@ from foregrad.process.forks import lock
 from foregrad.process.temporary import TemporaryChange
 from foregrad.torch_private.dispatch import no_dispatch_modes
 
-#: Held by whoever has put the default generator into another state.
+#: TemporaryChange by whoever has put the default generator into another state.
 turn = lock()
 
 

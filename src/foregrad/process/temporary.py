@@ -83,7 +83,9 @@ class TemporaryChange:
                 self.put_back()
 
 
-class _Attribute(TemporaryChange):
+class Attribute(TemporaryChange):
+    """An attribute of a module or class that has another value."""
+
     def __init__(self, owner: Any, name: str, value: Any) -> None:
         super().__init__()
         self._place, self._value = (owner, name), value
@@ -106,7 +108,7 @@ class _Attribute(TemporaryChange):
 @contextmanager
 def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, a module or class has another value for an attribute, for all threads: one at a time."""
-    with _Attribute(owner, name, value).held():
+    with Attribute(owner, name, value).held():
         yield
 
 

@@ -5,7 +5,6 @@ Inductor is imported inside the functions, since that takes seconds.
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -13,21 +12,18 @@ from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import torch
 from torch import fx
 
-from foregrad.process.folders import build_folder
 from foregrad.process.forks import divided, in_child
-from foregrad.process.temporary import TemporaryChange, replaced
+from foregrad.process.temporary import Attribute, TemporaryChange, replaced
 from foregrad.torch_private.fake_tensors import FakeTensorMode, quiet_torch
 from foregrad.torch_private.serialization import load_extension
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from foregrad.torch_private.while_compiling import inductor_settings, while_compiling
 
 
 def fake_mode() -> FakeTensorMode:
@@ -45,15 +41,6 @@ def trace_decomposed(
 
     with torch.no_grad():
         return make_fx(function, decomposition_table=decompositions)(*inputs)
-
-
-@contextmanager
-def inductor_settings(**settings: Any) -> Iterator[None]:
-    """Inductor's configuration, changed for the time of a block."""
-    from torch._inductor import config
-
-    with config.patch(settings):
-        yield
 
 
 @contextmanager
@@ -107,43 +94,7 @@ def draw_inside_loops(graph: fx.GraphModule, mode: FakeTensorMode) -> None:
         replace_random_passes(graph)
 
 
-class _OwnFolder(TemporaryChange):
-    """The folder in which Inductor writes and from which it loads code: one of ours, which nobody else can write. Its
-    own is in the temporary folder, under a name that anybody can take first."""
-
-    before: str | None = None
-    is_changed = False
-
-    def change(self) -> None:
-        self.before, self.is_changed = os.environ.get(_FOLDER), True
-        os.environ[_FOLDER] = str(build_folder() / "inductor")
-
-    def put_back(self) -> None:
-        if not self.is_changed:
-            return
-        self.is_changed = False
-        if self.before is None:
-            os.environ.pop(_FOLDER, None)
-        else:
-            os.environ[_FOLDER] = self.before
-
-
-_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-_own_folder = _OwnFolder()
-
-
-def in_own_folder(function: Callable[P, T]) -> Callable[P, T]:
-    """A function that lets Inductor work in our folder."""
-
-    @wraps(function)
-    def run(*args: P.args, **kwargs: P.kwargs) -> T:
-        with _own_folder.held():
-            return function(*args, **kwargs)
-
-    return run
-
-
-@in_own_folder
+@while_compiling
 def compile_with_inductor(
     graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
 ) -> Any:
@@ -154,8 +105,46 @@ def compile_with_inductor(
 
     graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
     asserts = {"size_asserts": False, "alignment_asserts": False}  # our guards have looked at every input
-    with inductor_settings(**asserts, layout_optimization=False):
+    with _fallbacks.held(True), inductor_settings(**asserts, layout_optimization=False):
         return compile_fx_inner(graph, inputs, **kind)
+
+
+class _Fallbacks(TemporaryChange):
+    """Ops that Inductor leaves to torch because it does not know them. It would remember them, and the layouts that
+    they were given: others in a backward than in a forward."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._attribute: Attribute | None = None
+        self._made: list[Any] = []
+
+    def change(self) -> None:
+        from torch._inductor import graph
+
+        self._attribute = self._attribute or Attribute(graph, "make_fallback", self._make)
+        self._attribute.change()
+
+    def put_back(self) -> None:
+        from torch._inductor import lowering
+
+        if self._attribute is not None:
+            self._attribute.put_back()
+        while self._made:
+            lowering.lowerings.pop(self._made[-1], None)
+            lowering._maybe_layout_constraints.pop(self._made[-1], None)
+            lowering.needs_realized_inputs.discard(self._made[-1])
+            lowering.fallbacks.discard(self._made[-1])
+            self._made.pop()
+
+    def _make(self, op: Any, **options: Any) -> None:
+        from torch._inductor import lowering
+
+        if self.here:  # else it is a compilation of somebody else's
+            self._made.append(op)
+        lowering.make_fallback(op, **options)
+
+
+_fallbacks = _Fallbacks()
 
 
 @dataclass(frozen=True)
@@ -206,7 +195,7 @@ def num_builds_at_once() -> int:
     return get_compile_threads()
 
 
-@in_own_folder
+@while_compiling
 def build_module(source: str) -> Callable[[], Any]:
     """Begin to build the C++ of a Python module that is called `kernel`; what is returned waits for the module.
 
@@ -217,7 +206,7 @@ def build_module(source: str) -> Callable[[], Any]:
     begun: list[Future[Any]] = []
 
     def submit(task: Callable[..., Any]) -> Any:
-        begun.append(AsyncCompile.submit(task))
+        begun.append(AsyncCompile.submit(while_compiling(task)))
         return begun[-1]
 
     begin = submit if num_builds_at_once() > 1 else None
@@ -228,7 +217,7 @@ def build_module(source: str) -> Callable[[], Any]:
             wait_for_all(begun)
         return load()
 
-    return in_own_folder(loaded)
+    return while_compiling(loaded)
 
 
 @cache
@@ -297,7 +286,7 @@ _LIBRARY: dict[str, Any] = {
 _MODEL = "torch::aot_inductor", "class AOTInductorModelBase<AOTInductorModel>;"
 
 
-@in_own_folder
+@while_compiling
 def build_interface(folder: str) -> str:
     """Compile, in a folder, the object file that all libraries have in common."""
     from torch._inductor import codegen
@@ -315,9 +304,10 @@ def build_interface(folder: str) -> str:
     return str(builder.get_target_file_path())
 
 
-@in_own_folder
+@while_compiling
 def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, interface: str, **kind: Any) -> str:
     """Compile a decomposed graph to a shared library in a folder, with the common part already compiled."""
+    from torch._inductor import config
     from torch._inductor.codecache import CUDACodeCache
     from torch._inductor.codegen.cpp_wrapper_cpu import CppWrapperCpu
     from torch._inductor.virtualized import V
@@ -330,18 +320,19 @@ def compile_library(graph: fx.GraphModule, inputs: Any, folder: str, name: str, 
 
     outputs = range(len(graph.graph.output_node().args[0]))  # type: ignore[arg-type]
     place = {"aot_inductor.output_path": f"{folder}/", "aot_inductor.model_name_for_generated_files": name}
+    notes = {"aot_inductor.metadata": dict(config.aot_inductor.metadata)}  # where Inductor adds its own
     with (
         replaced(CppWrapperCpu, "_write_aoti_interface_header", declare_interface),
         replaced(CppWrapperCpu, "generate_input_output_runtime_checks", check_nothing),
         replaced(CUDACodeCache, "aot_kernels_o", [interface]),  # also for the CPU: what else is linked
         quiet_torch(),
         V.set_aot_compilation(True),
-        inductor_settings(**_LIBRARY, **place),
+        inductor_settings(**_LIBRARY, **place, **notes),
     ):
         return str(compile_with_inductor(graph, inputs, outputs, cpp_wrapper=True, **kind).filename)
 
 
-@in_own_folder
+@while_compiling
 def library_key(graph: fx.GraphModule, inputs: Any, **kind: Any) -> list[Any]:
     """What a library depends on: all that Inductor's own cache asks for, and the layouts that the outputs have.
 
