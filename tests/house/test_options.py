@@ -16,8 +16,7 @@ COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress"]
 ELSEWHERE = {
     "process/environment.py",
     "cache/key/settings.py",  # variables of libraries, which are in the key
-    "torch_private/inductor.py",  # Inductor's folder, while foregrad compiles
-    "torch_private/serialization.py",  # what a kernel looks for when it is loaded
+    "torch_private/while_compiling.py",  # Inductor's folder, while foregrad compiles
 }
 
 
