@@ -138,7 +138,10 @@ class Recorder(GhostTensors, TorchDispatchMode):
 
     def _dispatch(self, func: Any, args: Any, kwargs: Any) -> Any:
         if not isinstance(func, OpOverload):
-            raise CaptureError(f"torch's higher-order op {func.name()} cannot be captured yet.\n{self._where()}")
+            raise CaptureError(
+                f"torch's higher-order op {func.name()} cannot be captured yet.\n{self._where()}\n"
+                "Leave this part outside the captured function."
+            )
         if func.namespace in _SKIPPED:
             return func(*args, **kwargs)
         if self.sizes is not None:
@@ -231,7 +234,10 @@ class Recorder(GhostTensors, TorchDispatchMode):
             return func, args, op_args
         known = self._storage_of.get(storage_key(args[1]))
         if known is None:
-            raise CaptureError(f"the function takes over a storage that it was not given.\n{self._where()}")
+            raise CaptureError(
+                f"the function takes over a storage that it was not given.\n{self._where()}\n"
+                "Pass the tensor that has this storage as an argument."
+            )
         root = self.objects[known.root.object]
         items = args[1].nbytes() // root.dtype.itemsize
         geometry = args[2:] if len(args) > 2 else (0, [items], [1])
@@ -243,7 +249,9 @@ class Recorder(GhostTensors, TorchDispatchMode):
     ) -> Any:
         target, before = given[0], op_args[0]
         if self.phase and before.storage.kind == "input":
-            raise CaptureError(f"backward changes the geometry of an input.\n{self._where()}")
+            raise CaptureError(
+                f"backward changes the geometry of an input.\n{self._where()}\nChange that of a view of it."
+            )
         if func in SETS:
             check_history(given, self._where)
         num_bytes = target.untyped_storage().nbytes()

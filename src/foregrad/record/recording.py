@@ -195,9 +195,11 @@ class Recording:
         if any(words in text for words in NO_MEMORY):
             return self._no_memory(error)
         if type(error).__module__.startswith("torch._dynamo"):
-            return CaptureError(f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}")
+            return CaptureError(
+                f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}\nUse torch.where."
+            )
         if len({lifted.alias.storage for lifted in inputs}) < len(inputs) and "have been used in the graph" in text:
-            return CaptureError(f"a gradient between two inputs that share memory: {text}")
+            return CaptureError(f"a gradient between two inputs that share memory: {text}\nPass one of them.")
         return None
 
     def _no_memory(self, error: Exception) -> CaptureError:

@@ -50,7 +50,10 @@ def edits_of(recording: Recording) -> Edits | None:
     """What the function has changed in lists and dicts that it was given: sizes in them are those of one call."""
     found = recording.given.edits(recording.definition)
     if found is not None and recording.sizes is not None:
-        raise CaptureError(f"the function changes a list or dict that it is given.\n{recording.definition}")
+        raise CaptureError(
+            f"the function changes a list or dict that it is given.\n{recording.definition}\n"
+            "Return a new one, or pass dynamic=False."
+        )
     return found
 
 
