@@ -554,3 +554,21 @@ def test_a_dataclass_that_others_hold_or_that_is_returned_twice_is_refused(funct
 def test_a_compiled_function_says_what_it_is():
     function = fg.compile(returns_one_twice, backend="eager")
     assert repr(function) == "<compiled function returns_one_twice: 0 programs>"
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: torch.rand(3).expand(2, 3), lambda: torch.rand(2, 3)], ids=["expanded", "dense"]
+)
+def test_a_view_of_a_custom_function_that_was_written_is_not_returned(make):
+    """Eager refuses to use it; made again over memory that overlaps itself, it was a tensor without a gradient."""
+
+    def f(x):
+        y = ViewWithOwnGradient.apply(x)
+        with torch.no_grad():
+            y.clamp_(-0.5, 0.5)
+        return y
+
+    with pytest.raises(RuntimeError, match="custom Function"):
+        f(make().requires_grad_()[1::2]).grad_fn
+    with pytest.raises(fg.CaptureError, match=r"view f32.* that a custom Function has made"):
+        compiled(f)(make().requires_grad_()[1::2])

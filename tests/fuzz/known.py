@@ -8,7 +8,8 @@
 - With an input that has no elements, whether a gradient could be differentiated again, to no end.
 - The version counter and the strides of a gradient that the function asks for: the engine adds up in place, and it is
   not known of an input by which view op it was made of another.
-- The stride of a dimension of size 1.
+- The stride of a dimension of size 1, and where in its storage a tensor without elements begins.
+- `requires_grad_(False)` on a view whose base has got a history since.
 - The sign of a zero in a gradient through a checkpoint: its terms may be added in another order.
 - A second derivative past an input that is made no leaf by `detach_()`.
 - Whether a backward notices a write to the `.data` of a tensor, and the gradient of a view as such after one.
@@ -37,6 +38,7 @@ NOT_RAISED = {
 PARTIAL = ", not of all"
 EMPTY = ", with an input that has no elements"
 SEVERAL = "returns multiple views"
+FLAG = "you can only change requires_grad flags of leaf variables"
 WRITTEN = "modified by an inplace operation"
 
 
@@ -53,7 +55,7 @@ def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:
     if one.what.endswith(PARTIAL) and one.fact == "went through":
         return WRITTEN in other.detail
     if one.what.startswith("call ") and one.fact == "went through":
-        return SEVERAL in other.detail
+        return SEVERAL in other.detail or (FLAG in other.detail and _clears_flags(program))
     if one.what.endswith(" requires grad"):
         return one.detail == EMPTY and one.fact
     if one.what.endswith(" layout"):
@@ -61,6 +63,10 @@ def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:
     if one.what.endswith(" version"):
         return _is_inner_gradient(one, program)
     return other.fact == "went through" and _is_not_raised(one, program)
+
+
+def _clears_flags(program: FuzzProgram) -> bool:
+    return any("requires_grad_(False)" in s.text for s in program.body)
 
 
 def _is_inner_gradient(one: Entry, program: FuzzProgram) -> bool:
@@ -77,7 +83,9 @@ def _is_not_raised(one: Entry, program: FuzzProgram) -> bool:
 
 
 def differs_in_strides_of_one(one: Any, other: Any) -> bool:
-    """Whether two layouts differ only in the stride of dimensions of size 1."""
+    """Whether two layouts differ only in the stride of dimensions of size 1, or where nothing begins."""
+    if 0 in one[1]:
+        return one[:3] == other[:3]
     moved = [(size, i, j) for size, i, j in zip(one[1], one[2], other[2], strict=False) if i != j]
     return one[:2] + one[3:] == other[:2] + other[3:] and all(size == 1 for size, _, _ in moved)
 

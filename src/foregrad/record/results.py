@@ -78,6 +78,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     inputs = [lifted.ghost for lifted in recording.inputs.all]
     escaping = _escaping(recording, [*recording.results, *stored, *inputs], renames)
     bases: dict[int, Base] = {}
+    _refuse_stale(recording)
     for ghost in escaping:
         base = base_of(recorder, ghost)
         if id(base) not in by_ghost or recorder.alias(base).storage.num_writes:
@@ -92,6 +93,22 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
             has_history = _is_rebased(lifted, renames.get(alias.object, ()))
         bases[id(base)] = Base(base, alias, kind, lifted, has_history, version_of(base))
     return Results(tuple(bases.values()), escaping, renames, written)
+
+
+def _refuse_stale(recording: Recording) -> None:
+    """Autograd refuses to use a view that a custom Function has made and whose memory was written since. Made again, it
+    would be a tensor without a gradient."""
+    for ghost in recording.results:
+        try:
+            _ = ghost.grad_fn
+        except RuntimeError as error:
+            if "inside a custom Function" in str(error):
+                alias = recording.recorder.alias(ghost)
+                raise CaptureError(
+                    f"the function returns a view {alias.spec} that a custom Function has made, after a write to its "
+                    f"memory: autograd refuses to use it.\n{recording.definition}\nReturn a clone() from the custom "
+                    "Function, or write before it."
+                ) from None
 
 
 def _refuse_cut_off(recorder: Recorder, ghost: torch.Tensor, base: torch.Tensor, renames: dict[int, list[Op]]) -> None:
