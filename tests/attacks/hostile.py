@@ -144,9 +144,23 @@ _IMPORTED = {*sys.stdlib_module_names, "foregrad", "numpy", "rich", "safetensors
 }
 
 
+#: What calls on malloc by ctypes.
+_HEAP = "foregrad.process.heap"
+
+
+def _who_asked() -> str:
+    """The module that has called on ctypes."""
+    frame = sys._getframe(2)
+    while frame.f_back is not None and frame.f_globals.get("__name__") == "ctypes":
+        frame = frame.f_back
+    return str(frame.f_globals.get("__name__"))
+
+
 def _hook(event: str, args: tuple[Any, ...]) -> None:
     if _seen is None:
         return
+    if event.startswith("ctypes.") and _who_asked() == _HEAP:
+        return  # memory that is given back to the system, at a full garbage collection
     if event.startswith(_FORBIDDEN):
         _seen.append(f"{event} {str(args)[:100]}")
     elif (

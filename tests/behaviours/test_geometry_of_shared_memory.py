@@ -120,3 +120,39 @@ def test_a_write_to_a_view_of_a_view_that_was_made_without_gradients(wrap):
         return a.detach() * 2
 
     return wrap(f)(a, b), base.detach()
+
+
+def set_data(x, y):
+    x.data = y.data
+
+
+SHRINKS = {
+    "set_ to a row": lambda x: x.set_(x[1].detach()),
+    "set_ to a slice": lambda x: x.set_(x[:, 1:2].detach()),
+    "set_ to every second": lambda x: x.set_(x.view(-1)[::2].detach()),
+    "set_ to a transpose": lambda x: x.set_(x.t().detach()),
+    "data of a row": lambda x: set_data(x, x.data[1]),
+    "data of a slice": lambda x: set_data(x, x.data[1:]),
+    "as_strided_": lambda x: x.as_strided_((2,), (2,), 1),
+    "resize_": lambda x: x.resize_(1, 2),
+    "t_": lambda x: x.t_(),
+}
+AFTER = {"nothing": lambda x: None, "a write": lambda x: x.add_(1), "a write through .data": lambda x: x.data.neg_()}
+
+
+@pytest.mark.parametrize("rows", [3, pytest.param(1 << 20, id="large")])
+@pytest.mark.parametrize("after", AFTER.values(), ids=AFTER)
+@pytest.mark.parametrize("shrink", SHRINKS.values(), ids=SHRINKS)
+@same_as_eager
+def test_what_was_written_before_a_tensor_shows_less_of_its_memory_arrives(wrap, shrink, after, rows):
+    """Writes to the rest were lost where the tensor took a part of its own memory by `set_` or `.data =`."""
+    x = torch.arange(rows * 2.0).view(rows, 2)
+    whole = x.view(-1)  # what the caller still sees of all of it
+
+    def f(x):
+        x.mul_(2)
+        shrink(x)
+        after(x)
+
+    wrap(f)(x)
+    return list(x.shape), x.storage_offset(), whole[:8], whole.double().sum()

@@ -1,4 +1,4 @@
-"""Every message with which foregrad raises, in one file, so that they can be read together: `errors.txt`.
+"""Every message with which foregrad raises, in one file, so that they can be read together: `errors.golden`.
 
 Parts that a call fills in stand in braces, as in the source.
 """
@@ -23,7 +23,7 @@ def test_all_error_texts():
     sections = [
         f"== {module.file}\n" + "\n".join(found) for module in modules().values() if (found := list(texts(module)))
     ]
-    assert_golden("\n".join(sections) + "\n", Path(__file__).with_name("errors.txt"))
+    assert_golden("\n".join(sections) + "\n", Path(__file__).with_name("errors.golden"))
 
 
 def texts(module: Module) -> Iterator[str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -44,6 +46,24 @@ def covered(alias: Alias, by: list[Alias]) -> bool:
         return True
     inside = torch.cat([_places(other) for other in by]) if by else torch.empty(0, dtype=torch.int64, device="cpu")
     return bool(torch.isin(_places(alias), inside).all())
+
+
+def surely_covered(alias: Alias, by: Alias) -> bool:
+    """Whether every element of an alias belongs to another one; of large tensors, as far as their geometry says it."""
+    if (alias.dtype, alias.offset, _axes(alias)) == (by.dtype, by.offset, _axes(by)):
+        return True
+    if sizes_in([alias.geometry, by.geometry]):
+        return False
+    if by.spec.is_dense:
+        (start, end), (other_start, other_end) = _byte_range(alias), _byte_range(by)
+        return other_start <= start and end <= other_end
+    are_small = max(alias.spec.extent, by.spec.extent) <= _FEW
+    return are_small and alias.dtype == by.dtype and covered(alias, [by])
+
+
+def _axes(alias: Alias) -> Counter[tuple[Any, Any]]:
+    """Sizes and strides, in any order."""
+    return Counter((size, stride) for size, stride in zip(alias.size, alias.stride, strict=True) if size != 1)
 
 
 def overlaps_itself(alias: Alias) -> bool:

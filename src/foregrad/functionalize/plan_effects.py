@@ -23,7 +23,7 @@ from foregrad.functionalize.effects import (
     Write,
     refs,
 )
-from foregrad.functionalize.overlap import covered, once, overlaps_itself
+from foregrad.functionalize.overlap import once, overlaps_itself, surely_covered
 from foregrad.functionalize.requires_grad import plan_flags
 from foregrad.functionalize.version_bumps import Versions
 from foregrad.functionalize.version_counters import Counters
@@ -125,7 +125,11 @@ class _Planner:
         fresh = [base for base in self.results.bases if base.kind == "fresh" and not self._is_look(base)]
         for base in fresh:
             if self.counters.of(base.alias.object) in self.inputs:
-                write = self.recording.recorder.ops[self.writes[base.alias.storage][-1][0]]
+                writes = self.writes.get(base.alias.storage)
+                if not writes:
+                    replaced = self.renames[base.alias.object][-1]
+                    raise _refusal("the .data of a view of an input is replaced that has a history", replaced)
+                write = self.recording.recorder.ops[writes[-1][0]]
                 raise _refusal("an op gives a history to the detach() of an input whose .data was replaced", write)
             first.setdefault(base.alias.storage, base)
             if base.alias is base.alias.storage.root:
@@ -279,7 +283,7 @@ class _Planner:
         """Refuse writes, after a change of an object's geometry, to memory that the object did not show before."""
         ops = [self.recording.recorder.ops[index] for index, _ in self.writes[alias.storage] if index > change.index]
         for op in ops:
-            if not all(covered(target, [alias]) for target in op.writes if target.storage is alias.storage):
+            if not all(surely_covered(target, alias) for target in op.writes if target.storage is alias.storage):
                 raise _refusal("an op writes to memory beside the tensor that the function was given", op)
 
     def _check_unmoved(self, change: Op, base: Base) -> None:
@@ -383,7 +387,7 @@ def _shows_less(op: Op) -> bool:
     before, after = op.renames, op.outputs
     assert before is not None
     is_grown = op.func is not aten.as_strided_.default and after.spec.extent >= before.spec.extent
-    return op.func in _CHANGES_EXTENT and not is_grown
+    return (op.func in _CHANGES_EXTENT and not is_grown) or not surely_covered(before, after)
 
 
 def _as_one_view(number: int, base: Alias, alias: Alias, grad_enabled: bool) -> RedoView:
