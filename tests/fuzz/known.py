@@ -2,7 +2,8 @@
 
 - An error of eager's that is not raised: that of a kernel which nobody needs, of a selective checkpoint, of a tensor
   with a history that gets another geometry under `no_grad`, of a backward that reaches no input, past a view made under
-  `no_grad`, or of an argument that is one of several views, of which a call does not know it.
+  `no_grad`, of a leaf inside that a write has moved into the graph, or of an argument that is one of several views, of
+  which a call does not know it.
 - A result that autograd refuses, as one of several views whose base was changed, may be refused by the call.
 - A gradient of some arguments, or from some of the results, refused because of a write that only others would mind.
 - With an input that has no elements, whether a gradient could be differentiated again, to no end.
@@ -34,6 +35,7 @@ NOT_RAISED = {
     "Expected reduction dim": "call ",
     "on any region computed under selective activation checkpoint": "backward of ",
     MISSHAPEN: "backward of ",
+    "leaf variable has been moved into the graph interior": "backward of ",
 }
 PARTIAL = ", not of all"
 EMPTY = ", with an input that has no elements"
