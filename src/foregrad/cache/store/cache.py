@@ -87,7 +87,7 @@ class Cache:
     Without a place it is this user's folder.
 
     What comes from a URL is used only if it is signed with `key`: a secret that all who share the place know, as bytes
-    or in the text of `format/keys.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes`
+    or in the text of `cache/format/keys.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes`
     limits folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry.
     With `readonly`, or with a public key, nothing is written.
 
