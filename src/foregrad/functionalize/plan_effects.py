@@ -23,6 +23,7 @@ from foregrad.functionalize.effects import (
     Write,
     refs,
 )
+from foregrad.functionalize.moments import START, Moment, Placed, Turn
 from foregrad.functionalize.overlap import once, overlaps_itself, surely_covered
 from foregrad.functionalize.requires_grad import plan_flags
 from foregrad.functionalize.version_bumps import Versions
@@ -66,7 +67,7 @@ def plan_effects(recording: Recording, results: Results) -> Effects:
 class _Planner:
     recording: Recording
     results: Results
-    steps: list[tuple[float, Step]] = field(default_factory=list)
+    steps: list[Placed] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
 
     def plan(self) -> Effects:
@@ -117,7 +118,7 @@ class _Planner:
             gradients = tuple(alias(gradient).object for _, gradient in run.reached)
             is_first = all(index >= run.place for index in writes)
             step = GoOn(inputs[0], inputs, gradients, run.retain_graph, run.create_graph, is_first)
-            self.steps.append((run.place - 0.3, step))
+            self.steps.append((Moment(run.place, Turn.BACKWARD), step))
 
     def _returned(self) -> dict[int, Base]:
         """One tensor for each new storage; its other bases look at the memory of the first."""
@@ -154,12 +155,13 @@ class _Planner:
             base = self.returned.get(number)
             if base is not None:
                 if is_function_view(base.ghost):
-                    self.steps.append((-1.0, AsFunctionView(number)))
+                    self.steps.append((START, AsFunctionView(number)))
                 return
             taken = self._taken_over(number)
             if taken is not None:
                 self._need(taken.args[1].object)
-                self.steps.append((taken.index, Reshape(number, taken.args[1].object, taken.outputs.geometry, "data")))
+                step = Reshape(number, taken.args[1].object, taken.outputs.geometry, "data")
+                self.steps.append((Moment(taken.index), step))
                 later = [op for op in self.renames[number] if op.index > taken.index]
                 for op in later:
                     self._replay(op, number, is_in_place=True)
@@ -209,11 +211,11 @@ class _Planner:
             how = "part" if isinstance(op.outputs, list) else "view"
             stamp = self._stamp(op, number)
             step = Reshape(number, parent.object, alias.geometry, how, stamp, op.grad_enabled)
-            self.steps.append((op.index, step))
+            self.steps.append((Moment(op.index), step))
         elif op.index in self.recording.intercept.unshared:
-            self.steps.append((op.index, Reshape(number, parent.object, alias.geometry, "data")))
+            self.steps.append((Moment(op.index), Reshape(number, parent.object, alias.geometry, "data")))
         elif base is not None:
-            self.steps.append((op.index, _as_one_view(number, base, alias, op.grad_enabled)))
+            self.steps.append((Moment(op.index), _as_one_view(number, base, alias, op.grad_enabled)))
         else:
             self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
 
@@ -244,7 +246,7 @@ class _Planner:
             return  # resized to what it was
         stamp = None if is_in_place else self._stamp(op, number)
         step = RedoView(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, self._is_silent(op), stamp)
-        self.steps.append((op.index, step))
+        self.steps.append((Moment(op.index), step))
 
     def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
         """A view of a new tensor that was written later must look as old as it is."""
@@ -258,26 +260,28 @@ class _Planner:
         if first.storage not in self.writes:
             if base.needs_tangent:
                 is_input = base.kind == "input"
-                place = self._last_change(number) if is_input else self._made_at(number) + 0.1
+                when = self._last_change(number) if is_input else Moment(self._made_at(number), Turn.HISTORY)
                 how: Any = self._how(base) if is_input else self._own_version(base)
-                self.steps.append((place, (Write if is_input else Attach)(number, base.alias, how)))
+                self.steps.append((when, (Write if is_input else Attach)(number, base.alias, how)))
             return
         alias, place = first, self._last_write(number, first.storage)
         for op in self.renames.get(number, ()):
             if op.outputs.storage is not first.storage or _shows_less(op):
-                place = min(place, op.index - 1.0)  # the whole is written while the object still shows it
+                place = min(place, op.index - 1)  # the whole is written while the object still shows it
                 self._check_inside(op, alias)
                 self._check_unmoved(op, base)
                 break
-            alias, place = op.outputs, max(place, float(op.index))
+            alias, place = op.outputs, max(place, op.index)
         if base.kind == "input":
             part = once(alias, self.recording.recorder.table) if overlaps_itself(alias) else alias
             if overlaps_itself(part) or (part is not alias and base.needs_tangent):
                 write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
                 raise _refusal("the function writes to a tensor some of whose elements are one place in memory", write)
-            self.steps.append((place + 0.5, Write(number, part, self._how(base), is_part=part is not alias)))
+            step = Write(number, part, self._how(base), is_part=part is not alias)
+            self.steps.append((Moment(place, Turn.WRITE), step))
         elif base.needs_tangent:
-            self.steps.append((max(place, self._made_at(number)) + 0.1, Attach(number, alias, self._own_version(base))))
+            when = Moment(max(place, self._made_at(number)), Turn.HISTORY)
+            self.steps.append((when, Attach(number, alias, self._own_version(base))))
 
     def _check_inside(self, change: Op, alias: Alias) -> None:
         """Refuse writes, after a change of an object's geometry, to memory that the object did not show before."""
@@ -297,23 +301,23 @@ class _Planner:
     def _own_version(self, base: Base) -> int | None:
         return base.version if self.counters.of(base.alias.object) == base.alias.object else None
 
-    def _made_at(self, number: int) -> float:
+    def _made_at(self, number: int) -> int:
         taken = self._taken_over(number)
-        return float(taken.index if taken is not None else self.counters.first_alias(number).op or 0)
+        return taken.index if taken is not None else self.counters.first_alias(number).op or 0
 
-    def _last_write(self, number: int, storage: Storage) -> float:
+    def _last_write(self, number: int, storage: Storage) -> int:
         """The last write that the version counter of an object has counted; else the last one."""
         writes, counter = self.writes[storage], self.counters.of(number)
         counted = [index for index, target in writes if self.counters.of(target) == counter]
-        return float(counted[-1] if counted else writes[-1][0])
+        return counted[-1] if counted else writes[-1][0]
 
-    def _last_change(self, number: int) -> float:
+    def _last_change(self, number: int) -> Moment:
         """After the last write to an input that has taken over other memory, and after that."""
         counter = self.counters.of(number)
         changes = [i for found in self.writes.values() for i, target in found if self.counters.of(target) == counter]
         if not changes:
-            return float(self.recording.num_forward)
-        return max([*changes, *(op.index for op in self.renames.get(number, ()))]) + 0.5
+            return Moment(self.recording.num_forward)
+        return Moment(max([*changes, *(op.index for op in self.renames.get(number, ()))]), Turn.WRITE)
 
     def _how(self, base: Base) -> str:
         assert base.lifted is not None
@@ -336,7 +340,7 @@ class _Planner:
                 continue
             counter = self.counters.of(op.renames.object)
             if counter in self.inputs:
-                self.steps.append((op.index, Bump(counter, (counter,))))
+                self.steps.append((Moment(op.index), Bump(counter, (counter,))))
 
     def _is_silent(self, op: Op) -> bool:
         return op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING

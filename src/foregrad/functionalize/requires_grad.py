@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged, is_leaf
 from foregrad.functionalize.effects import Hook, RedoView, RequireGrad, Step
+from foregrad.functionalize.moments import START, Moment, Placed, Turn
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.recording import Recording
 from foregrad.record.trace import Op
-
-Placed = tuple[float, Step]
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,7 @@ def plan_flags(
     recording: Recording,
     renames: dict[int, list[Op]],
     made: set[int],
-    made_at: Callable[[int], float],
+    made_at: Callable[[int], int],
     steps: Sequence[Placed],
 ) -> Flags:
     """Changes of `requires_grad` of inputs, and of the objects that the call makes or returns."""
@@ -34,7 +33,7 @@ def plan_flags(
     placed: list[Placed] = []
     asked: dict[int, list[Placed]] = {}
     for number, place, flag in recording.intercept.flags:
-        asked.setdefault(number, []).append((place + 0.2, RequireGrad(number, flag)))
+        asked.setdefault(number, []).append((Moment(place, Turn.FLAG), RequireGrad(number, flag)))
     for number, lifted in inputs.items():
         wishes = asked.get(number, [])
         if not (is_flagged(lifted.ghost) and not lifted.required_grad):
@@ -42,16 +41,16 @@ def plan_flags(
             continue
         _refuse_other_shape(lifted, renames.get(number, ()))
         before.append(RequireGrad(number, True))
-        last = max((at for at, _ in wishes), default=-1.0)
+        last = max((at for at, _ in wishes), default=START)
         if any(_looks_at(step, number) and at < last for at, step in steps):
-            placed += [(-1.0, RequireGrad(number, False)), *wishes]
+            placed += [(START, RequireGrad(number, False)), *wishes]
     leaves = {number for number in made - inputs.keys() if is_leaf(recording.recorder.objects[number])}
     for number, at, flag in recording.intercept.flags:
         if number in leaves:
-            placed.append((at + 0.2, RequireGrad(number, flag)))
+            placed.append((Moment(at, Turn.FLAG), RequireGrad(number, flag)))
     for number in sorted(leaves - asked.keys()):
         if is_flagged(recording.recorder.objects[number]):
-            placed.append((made_at(number) + 0.2, RequireGrad(number, True)))
+            placed.append((Moment(made_at(number), Turn.FLAG), RequireGrad(number, True)))
     before += [Hook(lifted.alias.object, hook) for lifted, hook in recording.grads.hooks.registered.values()]
     return Flags(tuple(before), tuple(placed))
 

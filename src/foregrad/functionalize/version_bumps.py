@@ -10,12 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from foregrad.functionalize.effects import Bump, RedoView, Step, is_bump, is_view
+from foregrad.functionalize.moments import START, Moment, Placed
 from foregrad.functionalize.version_counters import Counters
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.results import Base
 from foregrad.record.trace import Storage
-
-Placed = tuple[float, Step]
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Versions:
             counter = self.counters.of(step.target) if isinstance(step, RedoView) else None
             if counter not in self.inputs or any(at > place and of == counter for at, of in bumps):
                 continue
-            last = max(self._written(counter), default=-1)
+            last = max(self._written(counter), default=START)
             if last > place:
                 late.append((last, Bump(counter, (counter,))))
                 bumps.append((last, counter))
@@ -62,6 +61,8 @@ class Versions:
                 first += [(min(written), Bump(number, (number,)))] * missing
         return first
 
-    def _written(self, counter: int) -> list[int]:
+    def _written(self, counter: int) -> list[Moment]:
         """The writes that a counter counts."""
-        return [i for writes in self.writes.values() for i, target in writes if self.counters.of(target) == counter]
+        return [
+            Moment(i) for writes in self.writes.values() for i, target in writes if self.counters.of(target) == counter
+        ]
