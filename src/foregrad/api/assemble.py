@@ -19,10 +19,11 @@ from foregrad.core.source import Source
 from foregrad.functionalize.effects import Write
 from foregrad.process.progress import Timings
 from foregrad.program.program import Program
-from foregrad.record.lift.declared_state import Declared
+from foregrad.record.freeze import traced
 from foregrad.record.lift.inputs import Lifted
+from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.python.container_arguments import Edits
-from foregrad.record.results import reshaped_views
+from foregrad.record.trace import Trace
 from foregrad.regions.regions import region_notes
 from foregrad.runtime.call import CallWriter
 from foregrad.runtime.compiled_stage import CompiledStage
@@ -48,14 +49,17 @@ def make_capture(
     source.namespace["MISS"] = MISS
     with claimed_halves(options.cache, program, options, origin) as halves:
         with source.block("def call(args, kwargs):"):
-            GuardWriter(assumptions_of(captured, program, args, kwargs), source).write()
+            guards = GuardWriter(assumptions_of(captured, program, args, kwargs), source)
+            guards.write()
             known = (halves.forward, halves.backward)
             compiled = CompiledStage(captured.stage, program, options, known, partial(_claimed, options, origin))
-            CallWriter(compiled).write(source, grad_enabled=torch.is_grad_enabled())
+            slots = [store.slot for store in captured.stage.stored]
+            CallWriter(compiled, slots, guards.bound).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)
         if not captured.looked.guard.check():  # what was read has changed meanwhile: a library was imported, say
             source.namespace[PYTHON] = captured.looked.now().guard
-    captured.release()
+    if sizes is not None:
+        sizes.refuse_late()
     conditions = None if sizes is None else Conditions.of(sizes)
     return Capture(
         reason=reason,
@@ -67,21 +71,13 @@ def make_capture(
         listing=lambda: program.listing(region_notes(program.graph.graph, compiled.regions[:2])),
         record=lambda: compiled,
         find_regions=lambda: compiled.regions,
-        cut=partial(_cut, compiled, captured.declared),
+        cut=compiled.cut,
         program_key=halves.key,
         conditions=conditions,
         does=captured.changes,
         edits=captured.edits is not None,
         once=tuple(str(change).strip() for change in captured.once),
     )
-
-
-def _cut(compiled: CompiledStage, declared: Declared) -> None:
-    """Hold on to nothing of the user's: what was compiled is dropped."""
-    compiled.cut()
-    declared.let_go()
-    for store in compiled.stage.stored:
-        store.slot.let_go()
 
 
 def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable[[Any, Any], Any]:
@@ -104,42 +100,50 @@ def _claimed(options: Options, origin: CaptureOrigin, program: Program) -> Abstr
     return claimed_halves(options.cache, program, options, origin)
 
 
-def _checks_overlap(program: Program, inputs: list[Lifted]) -> bool:
+def _checks_overlap(program: Program, trace: Trace) -> bool:
     """Whether a program relies on which inputs share memory: it writes, or reads one input by way of another."""
     calling = program.calling
-    shared = Counter(one.alias.storage for one in inputs)
-    reads = any(shared[one.alias.storage] > 1 for one in inputs if one.alias.object in calling.offset_sensitive)
-    return reads or any(isinstance(step, Write) for step in calling.effects.steps) or bool(calling.live)
+    shared = Counter(one.alias.storage for one in trace.inputs)
+    reads = any(shared[one.alias.storage] > 1 for one in trace.inputs if one.alias.object in calling.offset_sensitive)
+    return (
+        bool(trace.reshaped)
+        or reads
+        or any(isinstance(step, Write) for step in calling.effects.steps)
+        or bool(calling.live)
+    )
 
 
 def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any) -> Assumptions:
     """What the guards of a call check."""
-    calling, inputs, grads = program.calling, captured.stage.recording.inputs, captured.stage.recording.grads
-    reshaped = reshaped_views(captured.stage.recording)
+    calling, trace, recording = program.calling, captured.trace, captured.stage.recording
+    of, grads = partial(traced, recording), recording.grads
+    inputs: list[Lifted | Outer] = [*recording.inputs.all, *recording.inputs.outer]
+    apart = grads.beyond.assumed(list(grads.on_entry))
     return Assumptions(
         args=args,
         kwargs=kwargs,
         names=tuple(captured.arguments)[: len(args)],
-        lifted=tuple(inputs.all),
-        outer=tuple(inputs.outer),
+        inputs=trace.inputs,
+        wrappers=trace.wrapping.inputs,
+        reals={of(one): one.real for one in inputs if one.real is not None},
         locations=captured.locations,
         modules=captured.modules,
-        path=captured.stage.recording.modules.path,
+        path=recording.modules.path,
         python=captured.looked.guard,
         keeps_order=captured.keeps_order,
         python_again=captured.looked.again,
         variables=captured.variables,
         generators=captured.generators,
-        checks_overlap=_checks_overlap(program, inputs.all) or bool(reshaped),
-        passed_by=frozenset(reshaped),
+        checks_overlap=_checks_overlap(program, trace),
+        passed_by=trace.reshaped,
         offset_sensitive=calling.offset_sensitive,
-        grads=grads.assumed(),
-        hooks=grads.expected_hooks(),
-        has_attention=captured.stage.recording.intercept.has_attention,
-        answers=captured.stage.recording.intercept.questions.answers,
-        apart=tuple(grads.beyond.assumed(list(grads.on_entry))),
+        grads=tuple((of(o), of(g) if isinstance(g, (Lifted, Outer)) else g) for o, g in grads.assumed()),
+        hooks={of(one): hooks for one, hooks in grads.expected_hooks().items()},
+        has_attention=recording.intercept.has_attention,
+        answers={recording.inputs.traced(one): said for one, said in recording.intercept.questions.answers.items()},
+        apart=tuple((one.check, tuple(map(of, (one.lifted, *one.others)))) for one in apart),
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,
         numbers=captured.numbers,
-        sizes=captured.stage.recording.sizes,
+        sizes=recording.sizes,
     )

@@ -12,9 +12,10 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.process.forks import undivided
 from foregrad.process.garbage_collection import no_garbage_collection
-from foregrad.program.build import Stage, build
-from foregrad.program.differentiate import differentiate
+from foregrad.program.build import build
 from foregrad.program.program import Program
+from foregrad.record.differentiate import differentiate
+from foregrad.record.freeze import freeze
 from foregrad.record.lift.arguments import argument_names, bind_arguments, function_of, order_counts
 from foregrad.record.lift.declared_state import Container, Declared, StateStore, declare, leaves_in
 from foregrad.record.lift.input_names import give_names
@@ -22,10 +23,12 @@ from foregrad.record.lift.locate import AsHolder, Location, Variable, generators
 from foregrad.record.origins import definition
 from foregrad.record.python.called_modules import CalledModules, modes_of
 from foregrad.record.python.container_arguments import Edits
+from foregrad.record.python.executed_code import Executed
 from foregrad.record.python.grad_scaler import scaled_steps
 from foregrad.record.python.module_attributes import ModuleAttributes
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.python.optimizers import only_declared
+from foregrad.record.python.random_numbers import Watched
 from foregrad.record.python.side_effects import PLAIN_OR_CONTAINER, AttributesOf, Change, EffectHolder, SideEffects
 from foregrad.record.recording import Recording
 from foregrad.record.refusals import (
@@ -42,9 +45,13 @@ from foregrad.record.refusals import (
     refuse_sizes,
 )
 from foregrad.record.results import find_results
+from foregrad.record.stage import Stage
 from foregrad.record.symbols.dimensions import Dimensions, Sizes
 from foregrad.record.symbols.numbers import Expression
+from foregrad.record.symbols.scalar_state import Mirror
+from foregrad.record.trace import Trace
 from foregrad.record.tracebacks import readable
+from foregrad.record.user_objects import UserObjects
 from foregrad.runtime.guards.python_reads import Looked, look
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.pytree import tree_leaves
@@ -55,6 +62,7 @@ class Captured:
     """A program, and what is needed to run it and to record more of it."""
 
     program: Program
+    trace: Trace
     stage: Stage
     locations: dict[Any, Location]  # of plain tensors by object, and of inputs that wrap others
     modules: tuple[torch.nn.Module, ...]
@@ -67,31 +75,19 @@ class Captured:
     edits: Edits | None  # of lists and dicts that it was given
     looked: Looked  # what it read in Python
     keeps_order: bool  # it can tell the order of keyword arguments
-
-    def release(self) -> None:
-        """Let go of every real tensor and of all state."""
-        places = {number: place.read for number, place in self.locations.items() if isinstance(number, int)}
-        self.stage.recording.inputs.release(places)
-        self.stage.recording.modules.release()
-        self.stage.recording.recorder.values.mirror = None
-        self.stage.recording.watched.outside.forget()
-        self.stage.recording.backwards.is_capturing = False
-        self.declared.release()
-        if self.stage.recording.sizes is not None:
-            self.stage.recording.sizes.release()
+    objects: UserObjects  # held as long as this is
 
     @property
     def creates_state(self) -> bool:
         """Whether the next call finds more in declared state than this one did."""
-        stores = self.program.calling.stored
-        slots = [s.slot for s in stores if isinstance(s.slot.holder, Container) and s.value is not None]
+        slots = [s.slot for s in self.stage.stored if isinstance(s.slot.holder, Container) and s.value is not None]
         return any(slot.holder.items.get(slot.key) is None for slot in slots)
 
     @property
     def numbers(self) -> tuple[Expression, ...]:
         """Numbers that the program takes, or that the call stores or returns."""
         calling = self.program.calling
-        kept = leaves_in([[store.value for store in calling.stored], list(calling.results)])
+        kept = leaves_in([list(calling.stored), list(calling.results)])
         return tuple(v for v in (*calling.inputs, *kept) if isinstance(v, Expression))
 
 
@@ -110,8 +106,7 @@ def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any)
         captured = capture_call(target, args, kwargs, state=state)
     except Exception as error:  # noqa: BLE001  # it is raised again
         raise readable(error)  # noqa: B904  # the same
-    captured.stage.recording.watched.outside.undo()
-    captured.release()
+    captured.objects.watched.outside.undo()
     if captured.program.calling.backward_error is not None:
         raise captured.program.calling.backward_error
     captured.program.verify()
@@ -134,72 +129,132 @@ def capture_call(
     with undivided(), no_garbage_collection(), no_dispatch_modes():
         if isinstance(target, torch.nn.Module):
             refuse_native(target)
-        recording = Recording({}, definition(function_of(target)[1]), Sizes(varying) if varying else None)
+        objects = UserObjects(Watched(Executed()))
+        recording = Recording(objects, definition(function_of(target)[1]), Sizes(varying) if varying else None)
         try:
-            return _capture_call(recording, target, args, kwargs, state, call, python)
-        except BaseException:  # torch keeps symbols for long, and these the recording
-            recording.modules.release()
-            recording.inputs.release({})
-            recording.watched.outside.forget()
-            raise
+            one = _prepare(recording, objects, target, args, kwargs, state, python)
+            try:
+                return _recorded(one, call or function_of(target)[0], args, kwargs)
+            except BaseException as error:
+                if isinstance(error, CaptureError) or python is not None or recording.sizes is not None:
+                    one.undo()
+                raise
         finally:
             recording.recorder.give_memory()
 
 
-def _capture_call(
+@dataclass(frozen=True, eq=False)
+class _Prepared:
+    """A call that is about to be recorded."""
+
+    recording: Recording
+    objects: UserObjects
+    target: Any
+    body: Any  # the function that has variables
+    arguments: dict[str, Any]
+    reach: tuple[Variable, ...]
+    state: tuple[Any, ...]
+    generators: tuple[Variable, ...]  # that are kept somewhere
+    there: list[tuple[str, Any]]
+    attributes: ModuleAttributes
+    declared: Declared
+    mirror: Mirror | None
+    beside: SideEffects
+    python: str | None
+
+    def undo(self) -> None:
+        """Put what the function has changed in Python back as it was."""
+        self.objects.watched.outside.undo()
+        self.beside.undo()
+
+
+def _prepare(
     recording: Recording,
+    objects: UserObjects,
     target: Any,
     args: Any,
     kwargs: Any,
     state: tuple[Any, ...],
-    call: Any,
     python: str | None,
-) -> Captured:
-    function, body = function_of(target)
-    arguments = bind_arguments(target, args, kwargs)
-    recording.inputs.names = argument_names(arguments)
-    modules = recording.modules
+) -> _Prepared:
+    """Name what the function can reach, and take note of what it may change."""
+    body, arguments, modules = function_of(target)[1], bind_arguments(target, args, kwargs), recording.modules
+    objects.argument_names |= argument_names(arguments)
     reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     names = {id(variable.value): variable.name for variable in reach}
     _name_modules(modules, target, state, reach, names)
-    streams, kept_generators = recording.recorder.generators, generators(modules.tops, body)
+    kept_generators = tuple(generators(modules.tops, body))
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
-        streams.add(name, generator)
+        recording.recorder.generators.add(name, generator)
     there = _there(modules, target, arguments)
-    kept, declared = ModuleAttributes(recording, plain=python is None), declare(recording, state, names)
+    attributes = ModuleAttributes(recording, plain=python is None)
+    declared, mirror = declare(recording, state, names)
     beside = SideEffects(() if python is None else _holders(recording, state, reach, names))
+    objects.watched.outside.leave_out(one for one in state if not isinstance(one, torch.nn.Module))
+    return _Prepared(
+        recording=recording,
+        objects=objects,
+        target=target,
+        body=body,
+        arguments=arguments,
+        reach=reach,
+        state=state,
+        generators=kept_generators,
+        there=there,
+        attributes=attributes,
+        declared=declared,
+        mirror=mirror,
+        beside=beside,
+        python=python,
+    )
+
+
+def _run(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) -> list[StateStore]:
+    """Run the function on ghosts; what it has put into modules and declared state, which are as they were again."""
     try:
-        try:
-            declared.lift()
-            recording.watched.outside.leave_out(one for one in state if not isinstance(one, torch.nn.Module))
-            with beside.watch(), only_declared(state), scaled_steps(state):
-                recording.forward(call or function, args, kwargs, modes_of(target))
-        finally:
-            stored = kept.restore() + declared.restore()
-        recording.numbers.is_closed = True
-        changes, once = changes_of(recording, beside, python)
+        one.declared.lift()
+        with one.beside.watch(), only_declared(one.state), scaled_steps(one.state):
+            one.recording.forward(call, args, kwargs, modes_of(one.target))
+    finally:
+        stored = one.attributes.restore() + one.declared.restore()
+    one.recording.numbers.is_closed = True
+    return stored
+
+
+def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) -> Captured:
+    """Run the function, and its backward, and build a program of what was recorded."""
+    recording, body, reach, python = one.recording, one.body, one.reach, one.python
+    with recording.recorder.values.mirrored(one.mirror):
+        stored = _run(one, call, args, kwargs)
+        changes, once = changes_of(recording, one.beside, python)
         edits = edits_of(recording)
-        refuse_made_modules(recording, kept.made)
+        refuse_made_modules(recording, one.attributes.made)
         refuse_kept(recording, body, reach)
-        refuse_escaped(recording, [*there, *recording.grads.hooks.named])
+        refuse_escaped(recording, [*one.there, *recording.grads.hooks.named])
         if once or python is not None:
             reach = tuple(variables(body)) if reach else ()  # what it changes there is said, or the program's own
         stage = _stage(recording, stored)
-        looked = look(recording, target, body, state, reach, arguments)
-        locations = _located(recording, looked.places, declared)
-        refuse_made_up(recording, locations, declared)
-        refuse_sizes(recording)
-        program = build(stage, _name(target))
-    except BaseException as error:
-        if isinstance(error, CaptureError) or python is not None or recording.sizes is not None:
-            recording.watched.outside.undo()
-            beside.undo()
-        raise
-    drawn = tuple(one for one in kept_generators if one.value in streams.drawn)
-    called = tuple(modules.called.values())
-    keeps_order = order_counts(target, kwargs)
+    looked = look(recording, one.target, body, one.state, reach, one.arguments)
+    locations = _located(recording, looked.places, one.declared)
+    refuse_made_up(recording, locations, one.declared)
+    refuse_sizes(recording)
+    trace = freeze(stage)
     return Captured(
-        program, stage, locations, called, reach, arguments, declared, drawn, changes, once, edits, looked, keeps_order
+        program=build(trace, _name(one.target), recording.recorder.table),
+        trace=trace,
+        stage=stage,
+        locations=locations,
+        modules=tuple(recording.modules.called.values()),
+        variables=reach,
+        arguments=one.arguments,
+        declared=one.declared,
+        generators=tuple(kept for kept in one.generators if kept.value in recording.recorder.generators.drawn),
+        changes=changes,
+        once=once,
+        edits=edits,
+        looked=looked,
+        keeps_order=order_counts(one.target, kwargs),
+        objects=one.objects,
     )
 
 
@@ -238,7 +293,8 @@ def _located(recording: Recording, places: dict[int, Location], declared: Declar
     lifted, outer = recording.inputs.all, recording.inputs.outer
     give_names(recording, places, declared)
     found: dict[Any, Location] = {one.alias.object: places[id(one.real)] for one in lifted if id(one.real) in places}
-    return found | {one: places[id(one.real)] for one in outer if id(one.real) in places}
+    recording.inputs.keep_places({number: place.read for number, place in found.items()})
+    return found | {recording.inputs.traced_outer(one): places[id(one.real)] for one in outer if id(one.real) in places}
 
 
 def _holders(

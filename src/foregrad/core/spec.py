@@ -10,7 +10,7 @@ import torch
 from foregrad.core.size import Size, frozen_all, value_of
 from foregrad.torch_private.tensors import is_zero_tensor
 
-_SHORT = {
+SHORT_DTYPES = {
     torch.float64: "f64",
     torch.float32: "f32",
     torch.float16: "f16",
@@ -28,7 +28,7 @@ _SHORT = {
 
 def dtype_text(dtype: torch.dtype) -> str:
     """A dtype in a few letters: `f32`, `i64`, `bool`."""
-    return _SHORT.get(dtype, str(dtype).removeprefix("torch."))
+    return SHORT_DTYPES.get(dtype, str(dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True, slots=True)

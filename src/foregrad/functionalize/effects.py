@@ -7,12 +7,11 @@ histories and version counters as eager.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.results import Base
-from foregrad.record.trace import Alias, Geometry, Storage
+from foregrad.record.ops import Alias, Geometry, Storage
+from foregrad.record.trace import Ref, TracedBase, TracedInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,13 +27,6 @@ class RedoView:
     is_in_place: bool
     is_silent: bool = False  # bumps no version counter
     stamp: tuple[int, int] | None = None  # an object, and the version at which a view of it is made
-
-
-@dataclass(frozen=True, slots=True)
-class Ref:
-    """A tensor object among the arguments of a replayed op."""
-
-    object: int
 
 
 def refs(value: Any) -> Any:
@@ -138,22 +130,22 @@ def is_view(step: Step) -> bool:
 class Effects:
     """Steps before the program runs, steps after it, and where the version counters must stand."""
 
-    prologue: tuple[Step, ...]
-    steps: tuple[Step, ...]
-    inputs: dict[int, Lifted]  # objects that are inputs
-    returned: dict[int, Base]  # objects that the program returns
-    version_shifts: dict[int, int]  # bumps to add to each object before the steps
-    bumps: dict[int, int]  # bumps that the steps make, by the object whose counter it is
-    late_versions: dict[int, int]  # versions to set after the steps
-    early: tuple[int, ...]  # objects with a counter of their own that steps before the program make
-    counters: dict[int, int]  # inputs and bases: the object whose version counter each has
+    prologue: tuple[Step, ...] = ()
+    steps: tuple[Step, ...] = ()
+    inputs: dict[int, TracedInput] = field(default_factory=dict)  # objects that are inputs
+    returned: dict[int, TracedBase] = field(default_factory=dict)  # objects that the program returns
+    version_shifts: dict[int, int] = field(default_factory=dict)  # bumps to add to each object before the steps
+    bumps: dict[int, int] = field(default_factory=dict)  # bumps that the steps make, by the object whose counter it is
+    late_versions: dict[int, int] = field(default_factory=dict)  # versions to set after the steps
+    early: tuple[int, ...] = ()  # objects with a counter of their own that steps before the program make
+    counters: dict[int, int] = field(default_factory=dict)  # of inputs and bases: whose version counter each has
 
 
 def siblings(effects: Effects) -> dict[int, int]:
     """Returned objects that look at the memory of another returned object, and which."""
     first: dict[Storage, int] = {}
     for number, base in effects.returned.items():
-        if base.alias is base.alias.storage.root:
+        if base.is_root:
             first[base.alias.storage] = number
     for number, base in effects.returned.items():
         first.setdefault(base.alias.storage, number)

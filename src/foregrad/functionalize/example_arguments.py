@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from foregrad.core.size import Formula, thawed
+from foregrad.record.ops import Alias
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import Expression
-from foregrad.record.trace import Alias
 
 
 def look_of(value: Any) -> list[Any]:
@@ -32,7 +32,7 @@ def look_of(value: Any) -> list[Any]:
 def stand_ins(value: Any) -> Any:
     """Tensors and numbers in the place of recorded ones."""
     if isinstance(value, Alias):
-        device = value.storage.device if value.storage.device.type == "cpu" else value.storage.handle.device
+        device = value.storage.device if value.storage.device.type == "cpu" else value.storage.ghost_device
         return torch.empty_strided(thawed(value.size), thawed(value.stride), dtype=value.dtype, device=device)
     if isinstance(value, (list, tuple)):
         return [stand_ins(v) for v in value]

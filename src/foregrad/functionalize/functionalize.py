@@ -1,4 +1,4 @@
-"""Functionalize: a pass over the recording that leaves no write and no hidden alias.
+"""Functionalize: a pass over a trace that leaves no write and no hidden alias.
 
 A storage that nothing writes keeps its views as they are. For one that is written, each write makes a new value of
 the whole storage, and later reads of any alias are re-made from the newest value.
@@ -7,15 +7,16 @@ the whole storage, and later reads of any alias are re-made from the newest valu
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import fx
 
 from foregrad.core.errors import CaptureError
-from foregrad.core.size import Formula, Size, replaced, sizes_in
+from foregrad.core.size import replaced, sizes_in
 from foregrad.core.spec import NumberSpec, Spec
+from foregrad.functionalize.graph_inputs import GraphInputs
 from foregrad.functionalize.invert_views import INVERSES, PARTS, out_of_place
 from foregrad.functionalize.overlap import covered, depends_on_order, filled_once
 from foregrad.functionalize.pure_variants import Pure, made_by, variant_for
@@ -23,9 +24,10 @@ from foregrad.functionalize.redraw import Redraw, is_kept, state_before
 from foregrad.functionalize.storage_values import Contents
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.intercept import SET_DATA
+from foregrad.record.ops import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import Expression
-from foregrad.record.trace import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
+from foregrad.record.trace import Trace
 
 aten = torch.ops.aten
 
@@ -35,14 +37,14 @@ _FEW_PARTS = 8
 class Functionalizer:
     """Emits a pure graph, op by op. Feed it inputs, then ops in order; then read any alias."""
 
-    def __init__(self, ops: Iterable[Op], table: GhostTable, device: torch.device | None) -> None:
+    def __init__(self, trace: Trace, table: GhostTable) -> None:
         self.graph = fx.Graph()
-        self.ops = tuple(ops)
+        self.inputs = GraphInputs(self.graph, trace.generators)
+        self.trace, self.ops = trace, trace.ops
         self._table = table
-        self._device = device  # for which ghosts on meta stand
         self._written = {alias.storage for op in self.ops for alias in op.writes}
         self._written |= {
-            op.renames.storage for op in self.ops if op.renames is not None and op.renames.storage.is_grown
+            op.renames.storage for op in self.ops if op.renames is not None and op.renames.storage in trace.grown
         }
         self._contents: dict[Storage, Contents] = {}
         self._values: dict[Alias, tuple[fx.Node, int]] = {}
@@ -56,9 +58,6 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
-        self.has_sizes = False  # that vary
-        self.number: Callable[[Expression | Size | Formula], fx.Node]  # the input that brings a number
-        self.generator: Callable[[torch.Generator], fx.Node]  # the constant that is a generator
 
     # -- inputs ---------------------------------------------------------------------------------------
 
@@ -86,7 +85,7 @@ class Functionalizer:
         storage = alias.storage
         is_whole = alias.offset == 0 and alias.spec.is_contiguous and alias.spec.num_bytes == storage.num_bytes
         is_simple = alias.offset == 0 and alias.spec.is_dense and storage.kind != "input"
-        if (is_whole or is_simple) and alias is storage.root:
+        if (is_whole or is_simple) and alias is self.trace.roots[storage]:
             self._contents[storage] = Contents(node, alias)
             return
         num = storage.num_bytes // alias.dtype.itemsize
@@ -149,7 +148,7 @@ class Functionalizer:
     def _rename(self, op: Op) -> None:
         """A change of geometry only changes how later reads look; growing memory makes a larger value."""
         before, after = op.renames, op.outputs
-        if before is None or not after.storage.is_grown or after.storage is not before.storage:
+        if before is None or after.storage not in self.trace.grown or after.storage is not before.storage:
             return
         contents = self._contents[after.storage]
         num, row = after.offset + after.spec.extent, contents.node
@@ -186,7 +185,7 @@ class Functionalizer:
 
     def _take(self, alias: Alias, value: fx.Node, op: Op, func: Any) -> None:
         """Let an alias have a new value, brought to the alias' own dtype and strides."""
-        made = made_by(func, op, alias, self._table, self._device) if not isinstance(func, Pure) else alias.spec
+        made = made_by(func, op, alias, self._table, self.trace.device) if not isinstance(func, Pure) else alias.spec
         value.meta["spec"] = made
         if (made.shape, made.stride, made.dtype) != (alias.size, alias.stride, alias.dtype):
             value = self.emit(aten.copy.default, (self.read(alias), value), alias.spec)
@@ -294,8 +293,9 @@ class Functionalizer:
 
     def _shown(self, storage: Storage) -> list[Alias]:
         """What inputs show of their memory, as they come and resized: only that is written at the end."""
-        objects = {alias.object for alias in storage.aliases if alias.op is None}
-        return [a for a in storage.aliases if a.op is None or (a.object in objects and self._is_resized(a.op))]
+        aliases = self.trace.shown[storage]
+        objects = {alias.object for alias in aliases if alias.op is None}
+        return [a for a in aliases if a.op is None or (a.object in objects and self._is_resized(a.op))]
 
     def _is_resized(self, index: int) -> bool:
         return index < len(self.ops) and self.ops[index].func in (aten.resize_.default, aten.resize_as_.default)
@@ -350,8 +350,8 @@ class Functionalizer:
         return node
 
     def _call(self, func: Any, args: Any, kwargs: Any, origin: Op | None = None) -> fx.Node:
-        if self.has_sizes and sizes_in((args, kwargs)):
-            args, kwargs = replaced(args, self.number), replaced(kwargs, self.number)
+        if self.trace.has_sizes and sizes_in((args, kwargs)):
+            args, kwargs = replaced(args, self.inputs.number), replaced(kwargs, self.inputs.number)
         node = self.graph.create_node("call_function", func, args, kwargs, name=short_name(func))
         op = origin or self._op
         node.meta["phase"] = self.phase
@@ -374,11 +374,11 @@ class Functionalizer:
                 self.reads.append((node, value.object))
             return node
         if isinstance(value, Expression):
-            return self.number(value)
+            return self.inputs.number(value)
         if isinstance(value, ItemOf):
             return self.emit(aten._local_scalar_dense.default, (self.read(value.alias),), NumberSpec.of(1.0))
         if isinstance(value, torch.Generator):
-            return self.generator(value)
+            return self.inputs.generator(value)
         if isinstance(value, tuple):
             return tuple([self._resolve(v) for v in value])
         if isinstance(value, list):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from foregrad.core.spec import contiguous_stride
-from foregrad.record.trace import Alias
+from foregrad.record.ops import Alias
 from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 aten = torch.ops.aten

@@ -11,7 +11,7 @@ import torch
 from foregrad.core.size import sizes_in, value_of
 from foregrad.functionalize.pure_variants import has_in_place, is_pointwise, writes_out
 from foregrad.record.ghosts.table import GhostTable
-from foregrad.record.trace import Alias, Op, aliases_in
+from foregrad.record.ops import Alias, Op, aliases_in
 from foregrad.torch_private.ops import OpOverload, schema_of
 
 aten = torch.ops.aten

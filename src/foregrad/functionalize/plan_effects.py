@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import CaptureError
-from foregrad.core.history import is_flagged
 from foregrad.functionalize.effects import (
     AsFunctionView,
     Attach,
@@ -17,7 +16,6 @@ from foregrad.functionalize.effects import (
     Effects,
     GoOn,
     RedoView,
-    Ref,
     Reshape,
     Step,
     Write,
@@ -28,10 +26,10 @@ from foregrad.functionalize.overlap import once, overlaps_itself, surely_covered
 from foregrad.functionalize.requires_grad import plan_flags
 from foregrad.functionalize.version_bumps import Versions
 from foregrad.functionalize.version_counters import Counters
+from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.intercept import SET_DATA
-from foregrad.record.recording import Recording
-from foregrad.record.results import Base, Results, is_function_view
-from foregrad.record.trace import Alias, Op, Storage
+from foregrad.record.ops import Alias, Op, Storage
+from foregrad.record.trace import Ref, Trace, TracedBase
 
 aten = torch.ops.aten
 
@@ -59,36 +57,35 @@ _CHANGES_EXTENT = {
 }
 
 
-def plan_effects(recording: Recording, results: Results) -> Effects:
-    return _Planner(recording, results).plan()
+def plan_effects(trace: Trace, table: GhostTable) -> Effects:
+    return _Planner(trace, table).plan()
 
 
 @dataclass
 class _Planner:
-    recording: Recording
-    results: Results
+    trace: Trace
+    table: GhostTable
     steps: list[Placed] = field(default_factory=list)
     seen: set[int] = field(default_factory=set)
 
     def plan(self) -> Effects:
-        recording, recorder = self.recording, self.recording.recorder
-        ops = recorder.ops[: recording.num_forward]
-        self.renames = self.results.renames
-        self.counters = Counters(recording, self.renames)
-        self.inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
-        self.bases = {b.alias.object: b for b in self.results.bases}
+        trace, self.renames = self.trace, self.trace.renames
+        ops = trace.ops[: trace.num_forward]
+        self.counters = Counters(trace)
+        self.inputs = {lifted.alias.object: lifted for lifted in trace.inputs}
+        self.bases = {base.alias.object: base for base in trace.bases}
         self.writes: dict[Storage, list[tuple[int, int]]] = {}  # op and object, in order
         for op in ops:
             for alias in op.writes:
                 self.writes.setdefault(alias.storage, []).append((op.index, alias.object))
         self.returned = self._returned()
-        for ghost in self.results.escaping:
-            self._need(recorder.alias(ghost).object)
-        for base in self.results.bases:
+        for number in trace.escaping:
+            self._need(number)
+        for base in trace.bases:
             if base.kind != "fresh":
                 self._write(base)
         self._count_changes(ops)
-        flags = plan_flags(recording, self.renames, self.seen | self.returned.keys(), self._made_at, self.steps)
+        flags = plan_flags(trace, self.seen | self.returned.keys(), self._made_at, self.steps)
         self.steps += flags.steps
         self._go_on()
         versions = Versions(self.counters, self.inputs, self.bases, self.writes)
@@ -111,29 +108,26 @@ class _Planner:
 
     def _go_on(self) -> None:
         """Plan what is left of backwards inside the function that have reached inputs with a history."""
-        alias = self.recording.recorder.alias
         writes = [index for storage, found in self.writes.items() for index, _ in found if storage.kind == "input"]
-        for run in self.recording.grads.beyond.onward:
-            inputs = tuple(lifted.alias.object for lifted, _ in run.reached)
-            gradients = tuple(alias(gradient).object for _, gradient in run.reached)
+        for run in self.trace.runs:
             is_first = all(index >= run.place for index in writes)
-            step = GoOn(inputs[0], inputs, gradients, run.retain_graph, run.create_graph, is_first)
+            step = GoOn(run.inputs[0], run.inputs, run.gradients, run.retain_graph, run.create_graph, is_first)
             self.steps.append((Moment(run.place, Turn.BACKWARD), step))
 
-    def _returned(self) -> dict[int, Base]:
+    def _returned(self) -> dict[int, TracedBase]:
         """One tensor for each new storage; its other bases look at the memory of the first."""
-        first: dict[Storage, Base] = {}
-        fresh = [base for base in self.results.bases if base.kind == "fresh" and not self._is_look(base)]
+        first: dict[Storage, TracedBase] = {}
+        fresh = [base for base in self.trace.bases if base.kind == "fresh" and not self._is_look(base)]
         for base in fresh:
             if self.counters.of(base.alias.object) in self.inputs:
                 writes = self.writes.get(base.alias.storage)
                 if not writes:
                     replaced = self.renames[base.alias.object][-1]
                     raise _refusal("the .data of a view of an input is replaced that has a history", replaced)
-                write = self.recording.recorder.ops[writes[-1][0]]
+                write = self.trace.ops[writes[-1][0]]
                 raise _refusal("an op gives a history to the detach() of an input whose .data was replaced", write)
             first.setdefault(base.alias.storage, base)
-            if base.alias is base.alias.storage.root:
+            if base.is_root:
                 first[base.alias.storage] = base
         returned = {base.alias.object: base for base in fresh}
         self.first = first
@@ -142,7 +136,7 @@ class _Planner:
         self.holders |= {self.counters.of(b.alias.object): b.alias.object for b in first.values()}
         return returned
 
-    def _is_look(self, base: Base) -> bool:
+    def _is_look(self, base: TracedBase) -> bool:
         """Whether a tensor in new memory is the `detach()` of an input that has taken over this memory."""
         return not base.needs_tangent and self.counters.of(base.alias.object) in self.inputs
 
@@ -154,7 +148,7 @@ class _Planner:
         if number not in self.inputs:
             base = self.returned.get(number)
             if base is not None:
-                if is_function_view(base.ghost):
+                if base.is_function_view:
                     self.steps.append((START, AsFunctionView(number)))
                 return
             taken = self._taken_over(number)
@@ -194,7 +188,7 @@ class _Planner:
         alias = self.counters.first_alias(number)
         if alias.op is None or alias.parent is None:
             raise AssertionError("an output that is neither new nor a view")
-        op = self.recording.recorder.ops[alias.op]
+        op = self.trace.ops[alias.op]
         base = self._below(alias)
         self._need(alias.parent.object if base is None else base.object)
         parent = alias.parent
@@ -212,7 +206,7 @@ class _Planner:
             stamp = self._stamp(op, number)
             step = Reshape(number, parent.object, alias.geometry, how, stamp, op.grad_enabled)
             self.steps.append((Moment(op.index), step))
-        elif op.index in self.recording.intercept.unshared:
+        elif op.index in self.trace.unshared:
             self.steps.append((Moment(op.index), Reshape(number, parent.object, alias.geometry, "data")))
         elif base is not None:
             self.steps.append((Moment(op.index), _as_one_view(number, base, alias, op.grad_enabled)))
@@ -229,15 +223,15 @@ class _Planner:
         """The new tensor at the end of a chain of views that can be made in one step, since it has no history."""
         at, length = alias, 0
         while at.object not in self.bases and at.object not in self.inputs:
-            op = None if at.op is None else self.recording.recorder.ops[at.op]
+            op = None if at.op is None else self.trace.ops[at.op]
             if op is None or at.parent is None or op.func not in _PLAIN_VIEWS or at.object in self.renames:
                 return None
-            if at is not alias and is_flagged(self.recording.recorder.objects[at.object]):
+            if at is not alias and at.object in self.trace.flagged:
                 return None
             at, length = at.parent, length + 1
         base = self.bases.get(at.object)
         is_plain = base is not None and base.kind == "fresh" and base.alias is at and not base.version
-        return at if length > 1 and is_plain and base is not None and not base.ghost.requires_grad else None
+        return at if length > 1 and is_plain and base is not None and not base.requires_grad else None
 
     def _replay(self, op: Op, number: int, *, is_in_place: bool, item: int | None = None) -> None:
         args = tuple(refs(a) for a in op.args)
@@ -253,7 +247,7 @@ class _Planner:
         holder = self.holders.get(self.counters.of(number))
         return (holder, op.version) if holder is not None and self.returned[holder].version else None
 
-    def _write(self, base: Base) -> None:
+    def _write(self, base: TracedBase) -> None:
         """Plan the copy into an input that was written, or into another look at its memory with its own history."""
         number = base.alias.object
         first = self.counters.first_alias(number)
@@ -273,9 +267,9 @@ class _Planner:
                 break
             alias, place = op.outputs, max(place, op.index)
         if base.kind == "input":
-            part = once(alias, self.recording.recorder.table) if overlaps_itself(alias) else alias
+            part = once(alias, self.table) if overlaps_itself(alias) else alias
             if overlaps_itself(part) or (part is not alias and base.needs_tangent):
-                write = self.recording.recorder.ops[self.writes[first.storage][-1][0]]
+                write = self.trace.ops[self.writes[first.storage][-1][0]]
                 raise _refusal("the function writes to a tensor some of whose elements are one place in memory", write)
             step = Write(number, part, self._how(base), is_part=part is not alias)
             self.steps.append((Moment(place, Turn.WRITE), step))
@@ -285,12 +279,12 @@ class _Planner:
 
     def _check_inside(self, change: Op, alias: Alias) -> None:
         """Refuse writes, after a change of an object's geometry, to memory that the object did not show before."""
-        ops = [self.recording.recorder.ops[index] for index, _ in self.writes[alias.storage] if index > change.index]
+        ops = [self.trace.ops[index] for index, _ in self.writes[alias.storage] if index > change.index]
         for op in ops:
             if not all(surely_covered(target, alias) for target in op.writes if target.storage is alias.storage):
                 raise _refusal("an op writes to memory beside the tensor that the function was given", op)
 
-    def _check_unmoved(self, change: Op, base: Base) -> None:
+    def _check_unmoved(self, change: Op, base: TracedBase) -> None:
         """Refuse another geometry, in other memory or less of it, of an input that is written with a gradient, which
         would arrive in both."""
         first = change.index + (change.func is aten.as_strided_.default)  # which autograd follows
@@ -298,7 +292,7 @@ class _Planner:
         if moves and base.kind == "input" and base.needs_tangent:
             raise _refusal(f"{moves[0].func} on an input that is written with a gradient", moves[0])
 
-    def _own_version(self, base: Base) -> int | None:
+    def _own_version(self, base: TracedBase) -> int | None:
         return base.version if self.counters.of(base.alias.object) == base.alias.object else None
 
     def _made_at(self, number: int) -> int:
@@ -316,19 +310,19 @@ class _Planner:
         counter = self.counters.of(number)
         changes = [i for found in self.writes.values() for i, target in found if self.counters.of(target) == counter]
         if not changes:
-            return Moment(self.recording.num_forward)
+            return Moment(self.trace.num_forward)
         return Moment(max([*changes, *(op.index for op in self.renames.get(number, ()))]), Turn.WRITE)
 
-    def _how(self, base: Base) -> str:
-        assert base.lifted is not None
+    def _how(self, base: TracedBase) -> str:
+        assert base.input is not None
         if base.needs_tangent:
-            return "leaf" if base.lifted.is_leaf and base.lifted.required_grad else "grad"
-        if base.lifted.counter is not None or any(self._counts_for(other, base) for other in self.results.bases):
+            return "leaf" if base.input.is_leaf and base.input.required_grad else "grad"
+        if base.input.counter is not None or any(self._counts_for(other, base) for other in self.trace.bases):
             return "data"  # the other counts
-        bumps = base.version - base.lifted.version - len(self.renames.get(base.alias.object, ()))
+        bumps = base.version - base.input.version - len(self.renames.get(base.alias.object, ()))
         return "no_grad" if bumps > 0 else "data"
 
-    def _counts_for(self, other: Base, base: Base) -> bool:
+    def _counts_for(self, other: TracedBase, base: TracedBase) -> bool:
         """Whether a write to another input, which autograd sees, moves the version counter of this one."""
         is_seen = other.needs_tangent and other.kind == "input" and other is not base
         return is_seen and self.counters.of(other.alias.object) == self.counters.of(base.alias.object)
@@ -343,7 +337,7 @@ class _Planner:
                 self.steps.append((Moment(op.index), Bump(counter, (counter,))))
 
     def _is_silent(self, op: Op) -> bool:
-        return op.index in self.recording.recorder.silent or op.func in _BUMPS_NOTHING
+        return op.index in self.trace.silent or op.func in _BUMPS_NOTHING
 
     def _take_early(self) -> list[Step]:
         """The `.data` of an input can be made before the program runs, which may have to save it."""

@@ -12,7 +12,7 @@ from foregrad.core.spec import Spec
 from foregrad.functionalize.example_arguments import look_of, stand_ins
 from foregrad.record.ghosts.op_results import NewTensor
 from foregrad.record.ghosts.table import GhostTable, kind_of, written_places
-from foregrad.record.trace import Alias, Op, aliases_in
+from foregrad.record.ops import Alias, Op, aliases_in
 from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 aten = torch.ops.aten

@@ -19,7 +19,7 @@ from torch import fx
 from foregrad.core.default_generator import generator_as_it_was
 from foregrad.core.spec import Spec
 from foregrad.functionalize.pure_variants import Pure
-from foregrad.record.trace import Op, aliases_in
+from foregrad.record.ops import Op, aliases_in
 from foregrad.torch_private.ops import OpOverload, schema_of
 
 

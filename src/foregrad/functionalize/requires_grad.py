@@ -6,12 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from foregrad.core.errors import CaptureError
-from foregrad.core.history import is_flagged, is_leaf
 from foregrad.functionalize.effects import Hook, RedoView, RequireGrad, Step
 from foregrad.functionalize.moments import START, Moment, Placed, Turn
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.recording import Recording
-from foregrad.record.trace import Op
+from foregrad.record.ops import Op
+from foregrad.record.trace import Trace, TracedInput
 
 
 @dataclass(frozen=True)
@@ -21,41 +19,40 @@ class Flags:
 
 
 def plan_flags(
-    recording: Recording,
-    renames: dict[int, list[Op]],
+    trace: Trace,
     made: set[int],
     made_at: Callable[[int], int],
     steps: Sequence[Placed],
 ) -> Flags:
     """Changes of `requires_grad` of inputs, and of the objects that the call makes or returns."""
-    inputs = {lifted.alias.object: lifted for lifted in recording.inputs.all}
+    inputs = {lifted.alias.object: lifted for lifted in trace.inputs}
     before: list[Step] = []
     placed: list[Placed] = []
     asked: dict[int, list[Placed]] = {}
-    for number, place, flag in recording.intercept.flags:
+    for number, place, flag in trace.flags:
         asked.setdefault(number, []).append((Moment(place, Turn.FLAG), RequireGrad(number, flag)))
     for number, lifted in inputs.items():
         wishes = asked.get(number, [])
-        if not (is_flagged(lifted.ghost) and not lifted.required_grad):
+        if not lifted.is_told:
             placed += wishes
             continue
-        _refuse_other_shape(lifted, renames.get(number, ()))
+        _refuse_other_shape(lifted, trace.renames.get(number, ()))
         before.append(RequireGrad(number, True))
         last = max((at for at, _ in wishes), default=START)
         if any(_looks_at(step, number) and at < last for at, step in steps):
             placed += [(START, RequireGrad(number, False)), *wishes]
-    leaves = {number for number in made - inputs.keys() if is_leaf(recording.recorder.objects[number])}
-    for number, at, flag in recording.intercept.flags:
+    leaves = (made - inputs.keys()) & trace.leaves
+    for number, at, flag in trace.flags:
         if number in leaves:
             placed.append((Moment(at, Turn.FLAG), RequireGrad(number, flag)))
     for number in sorted(leaves - asked.keys()):
-        if is_flagged(recording.recorder.objects[number]):
+        if number in trace.flagged:
             placed.append((Moment(made_at(number), Turn.FLAG), RequireGrad(number, True)))
-    before += [Hook(lifted.alias.object, hook) for lifted, hook in recording.grads.hooks.registered.values()]
+    before += [Hook(number, hook) for number, hook in trace.hooks]
     return Flags(tuple(before), tuple(placed))
 
 
-def _refuse_other_shape(lifted: Lifted, changes: Sequence[Op]) -> None:
+def _refuse_other_shape(lifted: TracedInput, changes: Sequence[Op]) -> None:
     """The gradient of an input arrives at the tensor that the call is given, before the function changes its shape."""
     for op in changes:
         if (op.outputs.size, op.outputs.dtype) != (lifted.alias.size, lifted.alias.dtype):

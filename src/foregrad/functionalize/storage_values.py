@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import fx
 
-from foregrad.record.trace import Alias
+from foregrad.record.ops import Alias
 
 
 @dataclass(slots=True, eq=False)

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from foregrad.functionalize.effects import Bump, RedoView, Step, is_bump, is_view
 from foregrad.functionalize.moments import START, Moment, Placed
 from foregrad.functionalize.version_counters import Counters
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.results import Base
-from foregrad.record.trace import Storage
+from foregrad.record.ops import Storage
+from foregrad.record.trace import TracedBase, TracedInput
 
 
 @dataclass(frozen=True)
 class Versions:
     counters: Counters
-    inputs: dict[int, Lifted]
-    bases: dict[int, Base]
+    inputs: dict[int, TracedInput]
+    bases: dict[int, TracedBase]
     writes: dict[Storage, list[tuple[int, int]]]  # op and object, in order
 
     def bumps(self, steps: Sequence[Step]) -> dict[int, int]:

@@ -5,23 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.recording import Recording
-from foregrad.record.trace import Alias, Op
+from foregrad.record.ops import Alias
+from foregrad.record.trace import Trace, TracedInput
 
 
 @dataclass(frozen=True)
 class Counters:
-    recording: Recording
-    renames: dict[int, list[Op]]  # changes of metadata, by object
+    trace: Trace
 
     def first_alias(self, number: int) -> Alias:
         """An object as it came into being."""
-        renames = self.renames.get(number)
+        renames = self.trace.renames.get(number)
         if renames:
             assert renames[0].renames is not None
             return renames[0].renames
-        return self.recording.recorder.alias(self.recording.recorder.objects[number])
+        return self.trace.objects[number]
 
     def of(self, number: int) -> int:
         """The object whose version counter this one shares; its own, if it is no view of another or its `.data`."""
@@ -35,10 +33,10 @@ class Counters:
             source = lifted.base or lifted.counter
             return None if source is None else source.alias.object
         alias = self.first_alias(number)
-        if alias.parent is None or alias.parent.object == number or alias.op in self.recording.intercept.unshared:
+        if alias.parent is None or alias.parent.object == number or alias.op in self.trace.unshared:
             return None
         return alias.parent.object
 
     @cached_property
-    def _inputs(self) -> dict[int, Lifted]:
-        return {lifted.alias.object: lifted for lifted in self.recording.inputs.all}
+    def _inputs(self) -> dict[int, TracedInput]:
+        return {lifted.alias.object: lifted for lifted in self.trace.inputs}

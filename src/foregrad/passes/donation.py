@@ -19,7 +19,7 @@ from torch import fx
 from foregrad.functionalize.effects import GoOn, Write
 from foregrad.program.dead_code import is_view
 from foregrad.program.program import Program
-from foregrad.record.lift.inputs import Lifted
+from foregrad.record.trace import TracedInput
 from foregrad.torch_private.fx_graph import lazy_graph_module
 
 aten = torch.ops.aten
@@ -74,7 +74,7 @@ def _targets(program: Program) -> dict[int, int]:
         return {}
     if any(isinstance(step, GoOn) for step in calling.effects.steps):
         return {}  # a graph outside, which the call goes on through, has saved inputs as they are
-    lifted = {i.alias.object: place for place, i in enumerate(_given(program)) if isinstance(i, Lifted)}
+    lifted = {i.alias.object: place for place, i in enumerate(_given(program)) if isinstance(i, TracedInput)}
     storages = [i.alias.storage for i in calling.effects.inputs.values()]
     found: dict[int, int] = {}
     taken: set[Any] = set()
@@ -86,7 +86,7 @@ def _targets(program: Program) -> dict[int, int]:
         place = calling.aliases[step.alias]
         value = results[halves.outputs.index(place)]
         is_whole = step.alias.geometry == known.alias.geometry and not known.alias.bits and known.base is None
-        is_alone = storages.count(known.alias.storage) == 1 and not known.alias.storage.is_grown
+        is_alone = storages.count(known.alias.storage) == 1 and not known.is_grown
         if is_whole and is_alone and value not in taken and known.alias.spec.is_dense:
             found[place] = lifted[step.target]
             taken.add(value)

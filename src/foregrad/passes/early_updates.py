@@ -20,7 +20,7 @@ from torch import fx
 from foregrad.program.dead_code import is_view
 from foregrad.program.program import Program
 from foregrad.program.recompute_marks import copied
-from foregrad.record.lift.inputs import Lifted
+from foregrad.record.trace import TracedInput
 
 
 def early_updates(program: Program) -> Program:
@@ -54,7 +54,7 @@ def _targets(program: Program, graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
     """Values that are nothing but new contents of inputs, and these inputs."""
     placeholders = [node for node in graph.nodes if node.op == "placeholder"]
     inputs = zip(program.calling.inputs, placeholders, strict=True)
-    input_of = {lifted.alias.object: node for lifted, node in inputs if isinstance(lifted, Lifted)}
+    input_of = {lifted.alias.object: node for lifted, node in inputs if isinstance(lifted, TracedInput)}
     found: dict[fx.Node, list[fx.Node]] = {}
     others: set[fx.Node] = set()
     values = graph.output_node().args[0]

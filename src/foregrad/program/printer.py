@@ -26,11 +26,11 @@ from foregrad.core.spec import Spec, dtype_text
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.functionalize.redraw import Redraw
 from foregrad.program.recompute_marks import mark_text
-from foregrad.record.trace import Origin
+from foregrad.record.ops import Origin
 from foregrad.torch_private.ops import OpOverload, overload_name, schema_of
 
 _COLUMN = 56
-_PHASES = ("forward", "backward", "backward of the backward")
+PHASES = ("forward", "backward", "backward of the backward")
 
 
 def listing(name: str, graph: fx.Graph, signature: Signature, notes: Mapping[str, str]) -> str:
@@ -42,7 +42,7 @@ def listing(name: str, graph: fx.Graph, signature: Signature, notes: Mapping[str
             continue
         if node.meta.get("phase", 0) != phase and node.op == "call_function":
             phase, above = node.meta.get("phase", 0), ""
-            lines.append(f"  {_PHASES[min(phase, 2)]}")
+            lines.append(f"  {PHASES[min(phase, 2)]}")
         if node.name in notes:
             above = ""
             lines.append(f"    -- {notes[node.name]}")
@@ -102,7 +102,9 @@ def _value(value: Any) -> str:
     return str(value).removeprefix("torch.") if isinstance(value, (torch.layout, torch.memory_format)) else repr(value)
 
 
-def _origin_text(origin: Origin | None) -> str:
+def _origin_text(origin: Origin | str | None) -> str:
+    if isinstance(origin, str):
+        return origin  # of a program that was parsed
     if origin is None or origin.code is None:
         return ""
     line = linecache.getline(origin.file, origin.line).strip()

@@ -12,32 +12,26 @@ from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.core.errors import GuardError
 from foregrad.core.signature import Signature
-from foregrad.core.size import Formula, Size
 from foregrad.functionalize.effects import Effects
+from foregrad.functionalize.graph_inputs import Given
 from foregrad.program.effect_chains import Ends, link, unlinked
 from foregrad.program.printer import listing
 from foregrad.program.recompute_marks import Which, has_marks, marked, marked_alike
 from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
 from foregrad.program.version_checks import Checks
-from foregrad.program.wrapper_edges import Wrapping
-from foregrad.record.lift.declared_state import StateStore
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.record.symbols.numbers import Expression
-from foregrad.record.trace import Alias
-from foregrad.torch_private.pytree import TreeSpec
+from foregrad.record.ops import Alias
+from foregrad.record.trace import AnyInput, Wrapping
+from foregrad.torch_private.pytree import TreeSpec, tree_flatten
 
 
 @dataclass(frozen=True, eq=False)
 class Calling:
     """How the values of a program hang together with the tensors of a call; not part of the listing."""
 
-    inputs: tuple[
-        Lifted | Expression | Size | Formula | None, ...
-    ]  # for each input of the graph; None for tangents and kept values
+    inputs: tuple[Given, ...]  # for each input of the graph
     outputs: tuple[int | None, ...]  # for each output of the graph: the object that it is, or writes to
-    gradients: tuple[Lifted | Outer, ...]  # inputs for which there is an output of role "grad", in that order
+    gradients: tuple[AnyInput, ...]  # inputs for which there is an output of role "grad", in that order
     tangents: tuple[int, ...]  # objects that the tangents belong to, in order
     aliases: dict[Alias, int]  # values that effects need: their place among the outputs
     effects: Effects
@@ -48,12 +42,37 @@ class Calling:
     backward_error: Exception | None
     offset_sensitive: frozenset[int]  # objects whose storage offset the graph relies on
     checks: Checks
-    stored: tuple[StateStore, ...]  # what to put into modules and declared state; `Ref`s for tensors
+    stored: tuple[tuple[str, Any], ...]  # what to put into modules and declared state, by name; `Ref`s for tensors
     grads: tuple[tuple[Any, Any], ...]  # the .grad to assign: to which tensor, which tensor or None; `Ref`s
     replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     wrapping: Wrapping  # tensors that wrap others, at the edges
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
+
+    @staticmethod
+    def of_graph(signature: Signature) -> Calling:
+        """For a graph that is called by itself: on values, which are nobody's tensors."""
+        return Calling(
+            inputs=(None,) * len(signature.inputs),
+            outputs=(None,) * len(signature.outputs),
+            gradients=(),
+            tangents=(),
+            aliases={},
+            effects=Effects(),
+            results=(),
+            structure=tree_flatten(())[1],
+            leaves_grad_mode=True,
+            live=(),
+            backward_error=None,
+            offset_sensitive=frozenset(),
+            checks=Checks(),
+            stored=(),
+            grads=(),
+            replaced_grads={},
+            retained=(),
+            wrapping=Wrapping(),
+            homes={},
+        )
 
     def with_ends(self, ends: Ends) -> Calling:
         """The same with the inputs and outputs that chains add."""

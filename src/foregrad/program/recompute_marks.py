@@ -17,11 +17,11 @@ from torch.utils.checkpoint import CheckpointPolicy
 from foregrad.core.errors import ProgramError
 from foregrad.functionalize.redraw import rng_state
 from foregrad.program.dead_code import has_effect, is_draw, is_view, maker_of, memory_of
-from foregrad.record.trace import Origin
+from foregrad.record.ops import Origin
 from foregrad.torch_private.fx_graph import lazy_graph_module
 
 MARK = "recompute"
-_WORDS = {
+MARK_WORDS = {
     CheckpointPolicy.MUST_SAVE: "save",
     CheckpointPolicy.PREFER_SAVE: "prefer save",
     CheckpointPolicy.MUST_RECOMPUTE: "recompute",
@@ -88,7 +88,7 @@ def _meant(graph: fx.Graph, which: Which, phase: int) -> list[fx.Node]:
 def _mark(node: fx.Node, policy: CheckpointPolicy) -> None:
     before = node.meta.get(MARK)
     if before in _MUST and policy in _MUST and before != policy:
-        raise ProgramError(f"{node.name} is marked to {_WORDS[before]} and to {_WORDS[policy]}.\n{where(node)}")
+        raise ProgramError(f"{node.name} is marked to {MARK_WORDS[before]} and to {MARK_WORDS[policy]}.\n{where(node)}")
     if before not in _MUST or policy in _MUST:
         node.meta[MARK] = policy
 
@@ -119,7 +119,7 @@ def broken_marks(graph: fx.Graph) -> Iterable[str]:
     """What is wrong with the marks of a graph."""
     for node in graph.nodes:
         mark = node.meta.get(MARK)
-        if mark is not None and mark not in _WORDS:
+        if mark is not None and mark not in MARK_WORDS:
             yield f"{node.name} has the mark {mark}"
         elif mark is CheckpointPolicy.MUST_RECOMPUTE and (why := why_not(node)) is not None:
             yield f"{node.name} cannot be recomputed: {why}; {where(node)}"
@@ -129,7 +129,7 @@ def mark_text(node: fx.Node) -> str:
     """A mark in the listing, with the reason if it is not followed; empty if there is none."""
     mark = node.meta.get(MARK)
     why = why_not(node) if mark is CheckpointPolicy.PREFER_RECOMPUTE else None
-    return "" if mark is None else _WORDS.get(mark, str(mark)) + (f", but saved: {why}" if why else "")
+    return "" if mark is None else MARK_WORDS.get(mark, str(mark)) + (f", but saved: {why}" if why else "")
 
 
 def where(node: fx.Node) -> str:

@@ -6,20 +6,25 @@ backward may lie in memory that the caller sees through several tensors, with co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from foregrad.record.saved_tensors import DeadEnd
+from foregrad.record.trace import DeadEnd
 
 
 @dataclass(frozen=True)
 class Checks:
     """Counters are known by the object that they belong to."""
 
-    holders: dict[int, int]  # counters that can be seen after the call, and a tensor of the call that has each
-    counters: dict[int, int]  # inputs and results: the counter of each
-    readers: dict[str, set[int]]  # values of the forward: counters of the tensors through which backward reads them
-    saved: frozenset[int]  # counters of what the nodes have saved that eager's backward would run
-    dead_ends: tuple[DeadEnd | None, ...]  # for each source of the backward
+    #: Counters that can be seen after the call, and a tensor of the call that has each.
+    holders: dict[int, int] = field(default_factory=dict)
+    #: The counter of each input and result.
+    counters: dict[int, int] = field(default_factory=dict)
+    #: For values of the forward, the counters of the tensors through which backward reads them.
+    readers: dict[str, set[int]] = field(default_factory=dict)
+    #: The counters of what the nodes have saved that eager's backward would run.
+    saved: frozenset[int] = frozenset()
+    #: For each source of the backward.
+    dead_ends: tuple[DeadEnd | None, ...] = ()
 
     def is_read_past(self, value: str, counter: int) -> bool:
         """Whether backward reads a value through tensors that do not notice writes counted by this counter."""

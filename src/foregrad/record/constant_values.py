@@ -9,11 +9,12 @@ import torch
 
 from foregrad.core.size import Size
 from foregrad.record.ghosts.devices import Device
+from foregrad.record.ghosts.memory import Memory
 from foregrad.record.ghosts.op_results import NewTensor, Outcome, outcome_with
 from foregrad.record.impure import effect_of, is_random
+from foregrad.record.ops import Alias, Op, Storage, aliases_in
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import Expression
-from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.ops import OpOverload
 
@@ -22,9 +23,11 @@ aten = torch.ops.aten
 _LARGEST = 1 << 22
 
 
-def known_value(ops: Sequence[Op], constants: dict[Storage, torch.Tensor], alias: Alias) -> torch.Tensor | None:
+def known_value(
+    ops: Sequence[Op], memory: Memory, constants: dict[Storage, torch.Tensor], alias: Alias
+) -> torch.Tensor | None:
     """The value of an alias, found by running the recorded ops that made it from constants; None if it has none."""
-    return _Evaluation(ops, constants).value(alias)
+    return _Evaluation(ops, memory, constants).value(alias)
 
 
 #: Ops whose result has a shape that some of their arguments decide by their values.
@@ -86,8 +89,9 @@ def _known_values(value: Any, known: Known) -> Any:
 class _Evaluation:
     """Runs recorded ops on the CPU, as far as they depend on constants alone."""
 
-    def __init__(self, ops: Sequence[Op], constants: dict[Storage, torch.Tensor]) -> None:
+    def __init__(self, ops: Sequence[Op], memory: Memory, constants: dict[Storage, torch.Tensor]) -> None:
         self._ops = ops
+        self._blocks = memory
         self._constants = constants
         self._memory: dict[Storage, torch.Tensor | None] = {}  # the contents of each storage, seen through its root
 
@@ -102,13 +106,14 @@ class _Evaluation:
         return root.as_strided(alias.size, alias.stride, alias.offset)
 
     def _contents(self, storage: Storage) -> torch.Tensor | None:
-        if storage.kind == "input" or storage.root.spec.num_bytes > _LARGEST or storage.is_grown:
+        block = self._blocks[storage]
+        if storage.kind == "input" or block.root.spec.num_bytes > _LARGEST or block.is_grown:
             return None
         if storage.device.type != "cpu" and not self._is_same_on_cpu(storage):
             return None
         constant = self._constants.get(storage)
-        root = constant.clone() if constant is not None else self._made(storage.root)
-        for op in self._ops if storage.num_writes and root is not None else ():
+        root = constant.clone() if constant is not None else self._made(block.root)
+        for op in self._ops if block.num_writes and root is not None else ():
             if any(written.storage is storage for written in op.writes):
                 self._memory[storage] = root
                 args, kwargs = self._all(op.args), self._all(op.kwargs)
@@ -122,7 +127,8 @@ class _Evaluation:
         if storage.device.type == "meta":
             return False
         ops = [op for op in self._ops if any(a.storage is storage for a in aliases_in(op.outputs)) and not op.is_view]
-        is_exact = not (storage.root.dtype.is_floating_point or storage.root.dtype.is_complex)
+        dtype = self._blocks[storage].root.dtype
+        is_exact = not (dtype.is_floating_point or dtype.is_complex)
         return is_exact or all(op.func in _COPIES for op in ops)
 
     def _made(self, root: Alias) -> torch.Tensor | None:
@@ -133,7 +139,7 @@ class _Evaluation:
         args, kwargs = self._all(op.args), self._all(op.kwargs)
         if args is None or kwargs is None or op.writes or op.renames is not None or _is_impure(op):
             return None
-        if any(alias.storage.num_writes for alias in aliases_in((op.args, op.kwargs))):
+        if any(self._blocks[alias.storage].num_writes for alias in aliases_in((op.args, op.kwargs))):
             return None  # what it was made from may have been something else then
         result = op.func(*args, **kwargs)
         return result[root.position] if isinstance(result, (list, tuple)) else result

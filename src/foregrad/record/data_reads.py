@@ -6,6 +6,8 @@ alone has one that is a number, read at each call. Any other is refused.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -34,6 +36,15 @@ class Values:
         self.mirror: Mirror | None = None
         self.assumed: dict[OpOverload, bool] = {}  # what checks of torch's own are taken to find
         self.numbers_used = False  # by the op that is being recorded
+
+    @contextmanager
+    def mirrored(self, mirror: Mirror | None) -> Iterator[None]:
+        """Read small tensors of declared state as numbers, for a while."""
+        self.mirror = mirror
+        try:
+            yield
+        finally:
+            self.mirror = None
 
     # -- numbers --------------------------------------------------------------------------------------
 
@@ -104,7 +115,7 @@ class Values:
         """The value of a tensor that depends on no input; None if it does, or is random, or was written."""
         recorder = self._recorder
         with no_dispatch_modes(), torch.no_grad():
-            return known_value(recorder.ops, recorder.constants, recorder.alias(tensor))
+            return known_value(recorder.ops, recorder.memory, recorder.constants, recorder.alias(tensor))
 
     def _where(self) -> str:
         return where(self._recorder.module)

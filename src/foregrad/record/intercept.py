@@ -26,6 +26,7 @@ from foregrad.record.lift.grads import Grads
 from foregrad.record.lift.input_questions import Questions
 from foregrad.record.lift.inputs import Inputs
 from foregrad.record.lift.wrapper_views import WrapperViews
+from foregrad.record.ops import Origin
 from foregrad.record.origins import where
 from foregrad.record.python.clocks import Moment
 from foregrad.record.python.patched_methods import originals
@@ -34,7 +35,6 @@ from foregrad.record.symbols.data_values import Item, ItemNode
 from foregrad.record.symbols.numbers import Float, Int
 from foregrad.record.symbols.sizes import SHAPES, faced
 from foregrad.record.tensor_from_list import has_tensors, tensor_of
-from foregrad.record.trace import Origin
 from foregrad.torch_private.autograd_engine import with_engine
 from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
 from foregrad.torch_private.ops import FUSED_OPTIMIZERS

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from foregrad.record.frames import calling_frame, is_users, user_frame
-from foregrad.record.trace import Origin
+from foregrad.record.ops import Origin
 from foregrad.torch_private.autograd import BackwardCFunction, current_autograd_node, next_sequence_number
 
 _NOWHERE = Origin(None, 0, "")

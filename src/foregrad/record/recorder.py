@@ -26,6 +26,7 @@ from foregrad.record.ghosts.sparse import sparse_result
 from foregrad.record.ghosts.table import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
 from foregrad.record.ghosts.tensors import GhostTensors
 from foregrad.record.impure import draws, generator_in, goes_by_data
+from foregrad.record.ops import Alias, Op, Storage, aliases_in
 from foregrad.record.origins import Origins, where
 from foregrad.record.python.executed_code import Executed
 from foregrad.record.python.native_code import refuse_native_argument
@@ -34,7 +35,6 @@ from foregrad.record.symbols.data_values import ItemOf, item_of
 from foregrad.record.symbols.dimensions import Sizes
 from foregrad.record.symbols.numbers import Expression, expression_of
 from foregrad.record.symbols.sizes import SYMBOLS, unfaced
-from foregrad.record.trace import Alias, Op, Storage, aliases_in, recall
 from foregrad.record.version_bumps import Bumps
 from foregrad.record.wrapper_ops import op_on_wrapper, waited
 from foregrad.torch_private.autograd import version_of
@@ -68,7 +68,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
     `lift` is asked for a ghost when a real tensor turns up among the arguments of an op.
     """
 
-    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None = None) -> None:
+    def __init__(self, lift: Callable[[torch.Tensor], torch.Tensor], sizes: Sizes | None, executed: Executed) -> None:
         TorchDispatchMode.__init__(self)
         GhostTensors.__init__(self, lift, sizes)
         self.ops: list[Op] = []
@@ -83,7 +83,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
         self._origins = Origins(self._note_live)
         self.draws = Draws()
         self.generators = Generators()
-        self.executed = Executed()
+        self.executed = executed
 
     supports_higher_order_operators = True  # to refuse them in words
 
@@ -95,14 +95,13 @@ class Recorder(GhostTensors, TorchDispatchMode):
         """Let go of the ops from this one on."""
         self._bumps.undo(self.ops, start)
         del self.ops[start:]
-        for storage in self.storages:
-            storage.aliases[:] = [a for a in storage.aliases if a.op is None or a.op < start]
+        self.memory.forget(start)
 
     def go_on_from(self, ops: Sequence[Op]) -> None:
         """Continue a recording after these ops of an earlier backward."""
         self._bumps.redo(ops)
         self.ops += ops
-        recall(ops)
+        self.memory.recall(ops)
 
     # -- the ops --------------------------------------------------------------------------------------
 
@@ -238,11 +237,12 @@ class Recorder(GhostTensors, TorchDispatchMode):
                 f"the function takes over a storage that it was not given.\n{self._where()}\n"
                 "Pass the tensor that has this storage as an argument."
             )
-        root = self.objects[known.root.object]
+        first = self.memory[known].root
+        root = self.objects[first.object]
         items = args[1].nbytes() // root.dtype.itemsize
         geometry = args[2:] if len(args) > 2 else (0, [items], [1])
         func = aten.set_.source_Tensor_storage_offset
-        return func, (args[0], root, *geometry), (op_args[0], known.root, *geometry)
+        return func, (args[0], root, *geometry), (op_args[0], first, *geometry)
 
     def _change_metadata(
         self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any, given: list[torch.Tensor]
@@ -261,7 +261,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
             check_shape(before, target, self._where)
         storage = self._storage_of.get(storage_key(target))
         if storage is not None and target.untyped_storage().nbytes() > num_bytes and storage is before.storage:
-            storage.is_grown = True
+            self.memory[storage].is_grown = True
         takes = next((a for a in op_args[1:] if isinstance(a, Alias)), None)
         parent = before if storage is before.storage else takes
         after = self.register(target, parent=parent, op=len(self.ops))
@@ -324,7 +324,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
         if func in SIZE_UNKNOWN or goes_on:
             self.unsized.update(alias.storage for alias in aliases_in(outputs))
         for alias in writes:
-            alias.storage.num_writes += 1
+            self.memory[alias.storage].num_writes += 1
             target = self.objects[alias.object]
             self._bumps.note(index, target, self.phase)
             self.check_not_shown(alias, self._where)

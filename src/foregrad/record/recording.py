@@ -26,10 +26,10 @@ from foregrad.record.ghosts.allocate import new_ghost
 from foregrad.record.intercept import Intercept
 from foregrad.record.lift.grads import Grads
 from foregrad.record.lift.inputs import Inputs
+from foregrad.record.ops import Alias, Op, Origin
 from foregrad.record.python.called_modules import CalledModules
 from foregrad.record.python.clocks import clocks_give_moments, refuse_moment
 from foregrad.record.python.container_arguments import ContainerArguments
-from foregrad.record.python.random_numbers import Watched
 from foregrad.record.python.user_backwards import Backwards
 from foregrad.record.python.world_reads import FileRead
 from foregrad.record.recorder import Recorder
@@ -37,7 +37,7 @@ from foregrad.record.session import CHECKPOINT, NO_ANOMALIES, NO_TORCH_COMPILE
 from foregrad.record.symbols.data_values import item_of, items_in_max_and_min
 from foregrad.record.symbols.dimensions import Sizes, fakes
 from foregrad.record.symbols.numbers import SymbolicNumbers, expression_of, numbers_in_math
-from foregrad.record.trace import Alias, Op, Origin
+from foregrad.record.user_objects import Held, UserObjects
 from foregrad.record.wrapper_results import WrappedResult, WrappedResults
 from foregrad.torch_private.autograd import enter_again, no_saved_tensor_hooks
 from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
@@ -110,20 +110,20 @@ class Backward:
 class Recording:
     """The user's function on ghosts: `outputs` is what it returned, `recorder.ops` what it did."""
 
-    def __init__(self, names: dict[int, str], definition: str, sizes: Sizes | None = None) -> None:
+    def __init__(self, objects: UserObjects, definition: str, sizes: Sizes | None = None) -> None:
         self.definition = definition  # the line of the function, as a line of an error
         self.sizes = sizes
-        self.recorder = Recorder(lambda real: self.inputs.lift(real), sizes)
+        self.recorder = Recorder(lambda real: self.inputs.lift(real), sizes, objects.watched.executed)
+        self.objects = Held(objects)
         if sizes is not None:
             sizes.here = self.recorder.here
-        self.inputs = Inputs(self.recorder)
-        self.watched, self.given = Watched(self.recorder.executed), ContainerArguments()
-        self.grads = Grads(self.recorder, self.inputs, self.watched.outside.enter)
+        self.inputs = Inputs(self.recorder, self.objects)
+        self.grads = Grads(self.recorder, self.inputs, self.objects)
         self.intercept = Intercept(self.recorder, self.inputs, self.grads)
         self.wrapped = WrappedResults(self.recorder, self.inputs, self.intercept.looks, definition)
-        self.modules = CalledModules(self.recorder, names)
+        self.modules = CalledModules(self.recorder, self.objects)
         self.numbers = SymbolicNumbers(lambda: self.recorder.module)
-        self.backwards = Backwards(self.recorder.executed, self.intercept.hooked)
+        self.backwards = Backwards(self.recorder.executed, self.intercept.hooked, self.objects)
         self.files: dict[str, FileRead] = {}  # that were read
         self.num_forward = 0
         self.outputs: list[Any] = []
@@ -139,13 +139,14 @@ class Recording:
         with fakes(self.sizes):
             self.inputs.lift_arguments(tensors, self.definition)
         ghost_args, ghost_kwargs = structure.unflatten([self.inputs.ghost_of(leaf) for leaf in leaves])
-        self.given = ContainerArguments((args, kwargs), (ghost_args, ghost_kwargs))
-        self.watched.outside.copied = self.given.copied
+        objects = self.objects.now
+        objects.arguments = ContainerArguments((args, kwargs), (ghost_args, ghost_kwargs))
+        objects.watched.outside.copied = objects.arguments.copied
         try:
             with (
                 no_saved_tensor_hooks(),
                 clocks_give_moments(),
-                self.watched.watch(),
+                objects.watched.watch(),
                 self.recorder.draws.run(self.definition, self.recorder.generators.all),
                 CHECKPOINT.by(enter_again),
                 NO_TORCH_COMPILE.in_this_thread(),
@@ -168,7 +169,7 @@ class Recording:
         finally:
             self.grads.finish()
             torch.set_grad_enabled(mode)
-        self.files |= self.watched.anew.files
+        self.files |= objects.watched.anew.files
         self.recorder.check_moved()
         self._take_outputs(result)
         self.num_forward = len(self.recorder.ops)

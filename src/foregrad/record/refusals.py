@@ -14,12 +14,12 @@ from foregrad.record.impure import is_random
 from foregrad.record.lift.declared_state import Declared
 from foregrad.record.lift.locate import Location, Variable, variables
 from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.ops import Alias, aliases_in
 from foregrad.record.python.container_arguments import Edits
 from foregrad.record.python.escapes import Escape, escapes
 from foregrad.record.python.side_effects import Change, SideEffects, refuse_number_or_tensor, tensors_in
 from foregrad.record.recording import Recording
 from foregrad.record.results import reshaped_views
-from foregrad.record.trace import Alias, aliases_in
 from foregrad.torch_private.native_code import has_hidden_hooks
 
 
@@ -28,7 +28,7 @@ def changes_of(
 ) -> tuple[tuple[Change, ...], tuple[Change, ...]]:
     """What a program does not repeat of what the function does in Python; and what it changes outside itself, if it is
     no step: the program is then that of one call."""
-    watched = recording.watched
+    watched = recording.objects.now.watched
     found = beside.changes(recording.recorder.knows)
     names = {change.name for change in found}
     for kept in watched.outside.changed() if python is not None else ():
@@ -48,7 +48,7 @@ def changes_of(
 
 def edits_of(recording: Recording) -> Edits | None:
     """What the function has changed in lists and dicts that it was given: sizes in them are those of one call."""
-    found = recording.given.edits(recording.definition)
+    found = recording.objects.now.arguments.edits(recording.definition)
     if found is not None and recording.sizes is not None:
         raise CaptureError(
             f"the function changes a list or dict that it is given.\n{recording.definition}\n"
@@ -195,7 +195,8 @@ def refuse_made_up(recording: Recording, locations: dict[Any, Location], declare
     """A tensor that the function has made around tensors from outside would always be the one of this call."""
     grads = [grad for _, grad in recording.grads.assumed() if isinstance(grad, Outer)]
     for outer in recording.inputs.outer:
-        is_found = outer.is_argument or outer in locations or outer in grads or id(outer.real) in declared.tensors
+        is_kept = recording.inputs.traced_outer(outer) in locations or id(outer.real) in declared.tensors
+        is_found = outer.is_argument or is_kept or outer in grads
         if not is_found:
             raise CaptureError(
                 f"the function uses a {outer.recipe} that is no argument, and in no module or variable.\n"
@@ -208,7 +209,7 @@ def refuse_growth(recording: Recording) -> None:
     inputs = recording.inputs.all
     own = {lifted.alias.object for lifted in inputs if lifted.base is None}
     for op in recording.recorder.ops[: recording.num_forward]:
-        if op.renames is None or not op.renames.storage.is_grown:
+        if op.renames is None or not recording.recorder.memory[op.renames.storage].is_grown:
             continue
         is_view = op.renames.object not in own and _ends_behind(op.outputs)
         for lifted in inputs:

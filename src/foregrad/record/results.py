@@ -14,9 +14,9 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import history_of
 from foregrad.record.lift.inputs import Lifted
+from foregrad.record.ops import Alias, Op, Storage
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
-from foregrad.record.trace import Alias, Op, Storage
 from foregrad.torch_private.autograd import BackwardCFunction, version_of
 from foregrad.torch_private.tensors import view_base
 
@@ -39,8 +39,8 @@ class Results:
 
     bases: tuple[Base, ...]
     escaping: tuple[torch.Tensor, ...]
+    made_of: frozenset[int]  # objects: these, and those that they are made from
     renames: dict[int, list[Op]]  # changes of metadata, by object
-    written: set[Storage]
 
     @property
     def sources(self) -> list[torch.Tensor]:
@@ -69,19 +69,18 @@ def base_of(recorder: Recorder, ghost: torch.Tensor) -> torch.Tensor:
 def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
     recorder = recording.recorder
     ops = recorder.ops[: recording.num_forward]
-    written = written_storages(recording)
     renames: dict[int, list[Op]] = {}
     for op in ops:
         if op.renames is not None:
             renames.setdefault(op.renames.object, []).append(op)
     by_ghost = {id(lifted.ghost): lifted for lifted in recording.inputs.all}
     inputs = [lifted.ghost for lifted in recording.inputs.all]
-    escaping = _escaping(recording, [*recording.results, *stored, *inputs], renames)
+    escaping, made_of = _escaping(recording, [*recording.results, *stored, *inputs], renames)
     bases: dict[int, Base] = {}
     _refuse_stale(recording)
     for ghost in escaping:
         base = base_of(recorder, ghost)
-        if id(base) not in by_ghost or recorder.alias(base).storage.num_writes:
+        if id(base) not in by_ghost or recorder.memory[recorder.alias(base).storage].num_writes:
             _refuse_cut_off(recorder, ghost, base, renames)
         if id(base) in bases:
             continue
@@ -92,7 +91,7 @@ def find_results(recording: Recording, stored: list[torch.Tensor]) -> Results:
         if lifted is not None:
             has_history = _is_rebased(lifted, renames.get(alias.object, ()))
         bases[id(base)] = Base(base, alias, kind, lifted, has_history, version_of(base))
-    return Results(tuple(bases.values()), escaping, renames, written)
+    return Results(tuple(bases.values()), escaping, made_of, renames)
 
 
 def _refuse_stale(recording: Recording) -> None:
@@ -141,8 +140,11 @@ def _is_rebased(lifted: Lifted, changes: Sequence[Op]) -> bool:
     return node is not lifted.entry_node
 
 
-def _escaping(recording: Recording, seen: list[torch.Tensor], renames: dict[int, list[Op]]) -> tuple[torch.Tensor, ...]:
-    """Tensors that can be seen after the call, and those whose memory they took over by `set_` or `.data =`."""
+def _escaping(
+    recording: Recording, seen: list[torch.Tensor], renames: dict[int, list[Op]]
+) -> tuple[tuple[torch.Tensor, ...], frozenset[int]]:
+    """Tensors that can be seen after the call, and those whose memory they took over by `set_` or `.data =`; and all
+    objects that these are made from."""
     recorder = recording.recorder
     escaping = {id(t): t for t in seen}
     visited: set[int] = set()
@@ -162,7 +164,7 @@ def _escaping(recording: Recording, seen: list[torch.Tensor], renames: dict[int,
         while at is not None:
             stack += [at] if at.object != alias.object else []
             at = at.parent
-    return tuple(escaping.values())
+    return tuple(escaping.values()), frozenset(visited)
 
 
 def written_storages(recording: Recording) -> set[Storage]:

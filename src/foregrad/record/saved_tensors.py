@@ -7,7 +7,6 @@ not. And it runs only if it leads to a tensor whose gradient is asked for; `back
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,24 +16,8 @@ from foregrad.core.errors import CaptureError
 from foregrad.record.ghosts.table import kind_of
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Recording
+from foregrad.record.trace import DeadEnd, Survey
 from foregrad.torch_private.autograd import SavedByNode, saved_by
-
-
-@dataclass(frozen=True, slots=True)
-class DeadEnd:
-    """Nodes that lead to no input: only `backward()` runs them, and nothing but an error can come of it."""
-
-    saved: frozenset[int]  # objects
-    error: Exception | None
-
-
-@dataclass(frozen=True, slots=True)
-class Survey:
-    """What lies behind some tensors in the autograd graph."""
-
-    reached: tuple[bool, ...]  # for each slot
-    saved: frozenset[int]  # objects that nodes on the way to the slots have saved
-    dead_ends: tuple[DeadEnd | None, ...]  # for each source
 
 
 def survey(recording: Recording, sources: Sequence[torch.Tensor], slots: Sequence[Any]) -> Survey:

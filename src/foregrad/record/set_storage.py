@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from foregrad.core.errors import CaptureError
-from foregrad.record.trace import Alias
+from foregrad.record.ops import Alias
 
 SETS = {getattr(torch.ops.aten.set_, overload) for overload in torch.ops.aten.set_.overloads()}
 

@@ -1,152 +1,224 @@
-"""What a recording consists of: storages, aliases of them, and the ops that made or wrote them."""
+"""Trace: what one run of a function did, and one backward of it, as a frozen value.
+
+It holds ops over aliases, what tensors look like, and no tensor but constants: whatever is built from it needs nothing
+that was alive while the function ran.
+"""
 
 from __future__ import annotations
 
-import operator
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from types import CodeType
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from foregrad.core.size import frozen, frozen_all, frozen_shape
 from foregrad.core.spec import Spec
-from foregrad.torch_private.ops import OpOverload, schema_of
-
-Geometry = tuple[tuple[int, ...], tuple[int, ...], int, torch.dtype]
-
-
-@dataclass(eq=False, slots=True)
-class Storage:
-    """One block of memory, and every way of looking at it that the recording has met."""
-
-    index: int
-    kind: str  # "input", "constant" or "fresh"
-    handle: torch.UntypedStorage
-    num_bytes: int  # at first; `resize_` may make it grow
-    device: torch.device  # of what it stands for
-    aliases: list[Alias] = field(default_factory=list)
-    num_writes: int = 0
-    is_grown: bool = False
-
-    @property
-    def root(self) -> Alias:
-        return self.aliases[0]
+from foregrad.core.wrapper_autograd import Whole
+from foregrad.core.wrapper_subclass import GradientForm, WrapperRecipe
+from foregrad.record.ops import Alias, Op, Storage
+from foregrad.torch_private.pytree import TreeSpec
 
 
-@dataclass(eq=False, slots=True)
-class Alias:
-    """A tensor object at one time of its life: a geometry over a storage, and the op that it came from.
+@dataclass(frozen=True, eq=False, slots=True)
+class TracedInput:
+    """A plain tensor that the function was given or reached for."""
 
-    `parent` is the alias of which this one is a view; None for the first of its storage and for a tensor
-    that autograd unpacked, of which only the geometry is known.
-    """
-
-    index: int
-    object: int
-    storage: Storage
-    size: tuple[int, ...]
-    stride: tuple[int, ...]
+    alias: Alias
+    role: str
+    name: str
+    spec: Spec
+    base: TracedInput | None  # the input that this one is a view of, if they overlap
+    counter: TracedInput | None  # another input, no view of this one nor its base, with which it shares its versions
+    version: int  # on entry
     offset: int
-    dtype: torch.dtype
-    bits: int  # 1: conjugate, 2: negative
-    parent: Alias | None
-    op: int | None
-    position: int
-    meta: int
+    num_bytes: int  # of its whole memory
+    is_argument: bool
+    is_leaf: bool
+    is_view: bool
+    is_hidden: bool  # the base of arguments that is no argument itself
+    is_told: bool  # the function has told it to require a gradient
+    is_grown: bool  # the function has given it more memory
 
     @property
-    def geometry(self) -> Geometry:
-        return (self.size, self.stride, self.offset, self.dtype)
+    def required_grad(self) -> bool:
+        return self.spec.requires_grad
 
-    @property
-    def spec(self) -> Spec:
-        return Spec(self.size, self.stride, self.dtype, self.storage.device)
 
-    def __repr__(self) -> str:
-        return f"%{self.index}"
+@dataclass(frozen=True, eq=False, slots=True)
+class TracedWrapper:
+    """An input that wraps others."""
+
+    index: int
+    name: str
+    recipe: WrapperRecipe
+    parts: tuple[TracedInput, ...]
+    paths: tuple[str, ...]  # the attributes that lead to each part
+    required_grad: bool
+    is_leaf: bool
+    is_view: bool
+    num_writes: int  # by the function
+
+
+AnyInput = TracedInput | TracedWrapper
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TracedBase:
+    """A tensor that others are views of, or that is no view: what the program returns, or what it writes to."""
+
+    alias: Alias
+    kind: str  # "input": one of the inputs; "fresh": new memory; "alias": an input's memory, another history
+    input: TracedInput | None
+    name: str  # where it stands among the results
+    version: int  # after the forward
+    needs_tangent: bool  # it has a history of its own, which a write to it must show to autograd
+    requires_grad: bool
+    is_root: bool  # the first in its memory
+    is_function_view: bool  # a custom Function made it as a view
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class TracedBackward:
+    """One run of the autograd engine."""
+
+    phase: int
+    start: int  # its first op
+    end: int
+    tangents: tuple[Alias | None, ...]
+    gradients: tuple[Alias | None, ...]  # in parts where they wrap others
+    wholes: tuple[Whole | None, ...]  # how what arrived is made of its parts; empty if all is plain
+    num_slots: int  # at which gradients arrive
+    error: Exception | None
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
-    """Where in the user's code an op comes from."""
+class EngineRun:
+    """A backward inside the function that goes on outside: from which inputs, with which gradients."""
 
-    code: CodeType | None
-    instruction: int
-    module: str
+    place: int  # how many ops come before
+    inputs: tuple[int, ...]  # objects
+    gradients: tuple[int, ...]  # objects
+    retain_graph: bool
+    create_graph: bool
 
-    @property
-    def file(self) -> str:
-        return self.code.co_filename if self.code else ""
 
-    @property
-    def line(self) -> int:
-        if self.code is None:
-            return 0
-        for start, end, line in self.code.co_lines():
-            if start <= self.instruction < end and line is not None:
-                return line
-        return self.code.co_firstlineno
+@dataclass(frozen=True, slots=True)
+class DeadEnd:
+    """Nodes that lead to no input: only `backward()` runs them, and nothing but an error can come of it."""
+
+    saved: frozenset[int]  # objects
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies behind some tensors in the autograd graph."""
+
+    reached: tuple[bool, ...]  # for each slot
+    saved: frozenset[int]  # objects that nodes on the way to the slots have saved
+    dead_ends: tuple[DeadEnd | None, ...]  # for each source
+
+
+@dataclass(frozen=True, slots=True)
+class OuterRef:
+    """A tensor that wraps others, by its place among the inputs (`w0`) or among what is made for the results (`u0`)."""
+
+    letter: str
+    index: int
 
     def __str__(self) -> str:
-        if self.code is None:
-            return "unknown line"
-        return f"{self.file}:{self.line} in {self.code.co_name}"
+        return f"{self.letter}{self.index}"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
-    """One ATen call as eager would issue it; tensors are aliases."""
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A tensor object, by its number."""
 
-    index: int
-    func: OpOverload
-    args: tuple[Any, ...]
+    object: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Wrap:
+    """A result to make: around these objects, with this version; `form` is that of its gradient, if it has one."""
+
+    recipe: WrapperRecipe
+    objects: tuple[int, ...]
+    form: GradientForm | None
+    version: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ResultView:
+    """A result that is a view of an input or of another result: each call makes it by the same function."""
+
+    func: Any
+    args: Any  # with `OuterRef`s
     kwargs: dict[str, Any]
-    outputs: Any
-    phase: int  # 0: forward, 1: backward, 2: backward of the backward ...
+    item: int | None
     grad_enabled: bool
-    origin: Origin
-    writes: tuple[Alias, ...] = ()
-    is_view: bool = False
-    version: int = 0  # of what a view is made of
-    redraws: int | None = None  # the op whose random numbers a checkpoint draws again
-    renames: Alias | None = None  # the alias that the written object had before a change of its metadata
-    adds_node: bool = False  # whether this change is a node in the history of an object that is no view
 
 
-def aliases_in(value: Any) -> list[Alias]:
-    """Every alias in nested lists, tuples and dicts, in order."""
-    if isinstance(value, Alias):
-        return [value]
-    if isinstance(value, (list, tuple)):
-        return [a for v in value for a in aliases_in(v)]
-    if isinstance(value, dict):
-        return [a for v in value.values() for a in aliases_in(v)]
-    return []
+@dataclass(frozen=True, slots=True)
+class Wrapping:
+    """Inputs that wrap others, results that do, and gradients that do."""
+
+    inputs: tuple[TracedWrapper, ...] = ()
+    made: tuple[Wrap | ResultView, ...] = ()
+    rewritten: tuple[tuple[TracedWrapper, OuterRef], ...] = ()  # inputs that get the history of what was made
+    gradients: tuple[Whole | None, ...] = ()  # for each gradient, how it is made; empty if all are plain
 
 
-def recall(ops: Sequence[Op]) -> None:
-    """Put the aliases of these ops back into their storages: recording another backward has removed some of them."""
-    looks: dict[Storage, dict[int, Alias]] = {}
-    for alias in aliases_in([(op.args, op.kwargs, op.outputs) for op in ops]):
-        looks.setdefault(alias.storage, {})[alias.index] = alias
-    for storage, found in looks.items():
-        found |= {alias.index: alias for alias in storage.aliases}
-        storage.aliases[:] = [found[index] for index in sorted(found)]
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A forward, the backwards that were recorded before the last one, and the last one if there is one."""
 
+    ops: tuple[Op, ...]  # to the end of the last backward
+    num_forward: int
+    phase: int  # of its forward: 0, or that of a backward which is differentiated
+    earlier: tuple[TracedBackward, ...]
+    backward: TracedBackward | None
+    survey: Survey | None  # of what lies between forward and backward
 
-def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geometry, int]:
-    """Where the elements of a tensor lie in its storage, and its conjugate and negative bits."""
-    bits = tensor.is_conj() + 2 * tensor.is_neg() if tensor.is_complex() or tensor.is_neg() else 0
-    if has_symbols:
-        offset = frozen(tensor.storage_offset())
-        return (frozen_shape(tensor.size()), frozen_all(tensor.stride()), offset, tensor.dtype), bits
-    return (tuple(tensor.size()), tensor.stride(), int(tensor.storage_offset()), tensor.dtype), bits
+    # what comes in
+    inputs: tuple[TracedInput, ...]
+    gradients: tuple[AnyInput, ...]  # those that get one
+    constants: Mapping[Storage, torch.Tensor]
+    generators: Mapping[torch.Generator, str]  # from which it draws, and their names
+    joined: frozenset[Storage]  # of which a program takes one input alone, the base
+    reshaped: frozenset[TracedInput]  # views with a gradient whose geometry the function changes
+    live: frozenset[Storage]  # which backward reads as it finds them
+    live_objects: frozenset[int]  # inputs that an earlier program reads so
 
+    # what can be seen afterwards
+    bases: tuple[TracedBase, ...]
+    escaping: tuple[int, ...]  # objects that are to be made again from bases
+    results: tuple[Any, ...]  # leaves of the result: `Ref`s, `OuterRef`s, `ItemOf`s, and plain values
+    structure: TreeSpec
+    returned: frozenset[int]  # objects among them
+    stored: tuple[tuple[str, Any], ...]  # what it leaves in modules and declared state, by name
+    grads: tuple[tuple[Any, Any], ...]  # which tensors get which .grad
+    replaced_grads: tuple[tuple[int, TracedInput], ...]  # inputs whose .grad is replaced, and the one on entry
+    retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
+    wrapping: Wrapping
+    leaves_grad_mode: bool
 
-def short_name(func: Any) -> str:
-    """The name of an op without its namespace and overload."""
-    if func is operator.getitem:
-        return "item"
-    return str(schema_of(func).name.split("::")[1]).strip("_") if isinstance(func, OpOverload) else str(func.__name__)
+    # how tensors came to be as they are
+    renames: Mapping[int, tuple[Op, ...]]  # changes of metadata, by object
+    objects: tuple[Alias, ...]  # each tensor object as it is at the end
+    roots: Mapping[Storage, Alias]  # the first alias of each memory
+    shown: Mapping[Storage, tuple[Alias, ...]]  # all aliases of the memory of inputs
+    grown: frozenset[Storage]
+    leaves: frozenset[int]  # objects, of those that can be seen and what they are made of
+    flagged: frozenset[int]  # those of them that were told to require a gradient
+    silent: frozenset[int]  # ops that move no version counter, though they would by themselves
+    unshared: frozenset[int]  # ops that make a tensor with a version counter of its own
+    flags: tuple[tuple[int, int, bool], ...]  # objects told to require a gradient or not, and after which op
+    hooks: tuple[tuple[int, Any], ...]  # of the function's, on inputs
+    runs: tuple[EngineRun, ...]
+    has_sizes: bool  # that vary
+    device: torch.device | None  # for which ghosts on meta stand
+
+    @property
+    def tangents(self) -> list[TracedBase]:
+        """Bases at which the first backward starts."""
+        return [base for base in self.bases if base.needs_tangent]

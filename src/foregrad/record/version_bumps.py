@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import torch
 
-from foregrad.record.trace import Op
+from foregrad.record.ops import Op
 from foregrad.torch_private.autograd import set_version, version_of
 
 

@@ -21,20 +21,10 @@ from foregrad.record.lift.inputs import Inputs
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.lift.wrapper_views import Call, WrapperViews
 from foregrad.record.recorder import Recorder
+from foregrad.record.trace import OuterRef, ResultView
 from foregrad.torch_private.autograd import no_saved_tensor_hooks, version_of
 from foregrad.torch_private.pytree import tree_flatten, tree_map_only
 from foregrad.torch_private.tensors import view_base
-
-
-@dataclass(frozen=True, slots=True)
-class OuterRef:
-    """A tensor that wraps others, by its place among the inputs (`w0`) or among what is made for the results (`u0`)."""
-
-    letter: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.letter}{self.index}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -46,17 +36,6 @@ class WrappedResult:
     paths: tuple[str, ...]
     form: GradientForm | None  # of its gradient, if it has one
     version: int
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class ResultView:
-    """A result that is a view of an input or of another result: each call makes it by the same function."""
-
-    func: Any
-    args: Any  # with `OuterRef`s
-    kwargs: dict[str, Any]
-    item: int | None
-    grad_enabled: bool
 
 
 class WrappedResults:
@@ -181,7 +160,7 @@ class WrappedResults:
             raise self._refusal(f"changes a member or an attribute of an input, a {outer.recipe}")
         if outer.bumps and any(view_base(ghost) is outer.ghost for ghost in self._recorder.objects):
             raise self._refusal(f"writes to an input, a {outer.recipe}, of which a plain tensor is a view")
-        written = {part.alias.storage for part in outer.parts if part.alias.storage.num_writes}
+        written = {s for s in (part.alias.storage for part in outer.parts) if self._recorder.memory[s].num_writes}
         others = [o for o in self._inputs.outer if o is not outer]
         if written & {part.alias.storage for other in others for part in other.parts}:
             raise self._refusal(f"writes to an input, a {outer.recipe}, that shares memory with another")

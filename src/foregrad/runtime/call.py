@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -16,9 +16,9 @@ from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, RedoView, siblings
 from foregrad.program.dead_code import is_view
 from foregrad.program.split import Saved
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.lift.declared_state import Slot
 from foregrad.record.symbols.numbers import Expression
+from foregrad.record.trace import AnyInput, TracedInput, TracedWrapper
 from foregrad.runtime.autograd_function import AutogradFunction
 from foregrad.runtime.backward_conditions import unusual
 from foregrad.runtime.compiled_stage import CompiledStage
@@ -54,8 +54,9 @@ class CallWriter:
     derivative finds its way to it; a leaf needs none.
     """
 
-    def __init__(self, compiled: CompiledStage) -> None:
-        self.compiled = compiled
+    def __init__(self, compiled: CompiledStage, slots: Sequence[Slot], bound: dict[int, str]) -> None:
+        """`slots` are where the program's stores go, `bound` the names of real tensors, by id."""
+        self.compiled, self.slots, self.bound = compiled, slots, bound
         self.program = compiled.program
         self.calling = compiled.program.calling
         self.halves = compiled.halves
@@ -64,8 +65,8 @@ class CallWriter:
         self.outputs = donation.outputs if donation is not None else self.halves.outputs
         self.written = donation.written if donation is not None else frozenset()
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
-        self.gradients = compiled.stage.inputs
-        self.differentiable: list[Lifted | Outer] = [i for i in self._tensor_inputs() if i in self.gradients]
+        self.gradients = self.calling.gradients
+        self.differentiable: list[AnyInput] = [i for i in self._tensor_inputs() if i in self.gradients]
         # Those that wrap others, and views whose memory the program takes from their base.
         self.differentiable += [given for given in self.gradients if given not in self.differentiable]
         self.rest = [
@@ -86,15 +87,15 @@ class CallWriter:
         self.others = siblings(self.effects)
         # Autograd saves an input as it is by then: one that gets another geometry or other data is saved as it was.
         self.renamed = {f"o{s.target}" for s in self.effects.steps if isinstance(s, RedoView) and s.is_in_place}
-        self.sources = [b.alias.object for b in compiled.stage.results.bases if b.needs_tangent]
+        self.sources = self.calling.tangents
 
-    def _given(self, place: int) -> Lifted | Expression | Size | Formula:
+    def _given(self, place: int) -> TracedInput | Expression | Size | Formula:
         given = self.calling.inputs[place]
         assert given is not None
         return given
 
-    def _tensor_inputs(self) -> list[Lifted]:
-        return [given for given in self.inputs if isinstance(given, Lifted)]
+    def _tensor_inputs(self) -> list[TracedInput]:
+        return [given for given in self.inputs if isinstance(given, TracedInput)]
 
     def write(self, source: Source, *, grad_enabled: bool) -> None:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
@@ -136,7 +137,7 @@ class CallWriter:
             emit_steps(source, steps, self.calling.aliases, grad_enabled)
         emit_late_shifts(source, self.effects)
         left = emit_wrapping(source, self.calling.wrapping, self.standing, grad_enabled)
-        emit_stores(source, self.calling.stored, self.compiled.stage.recording.inputs)
+        emit_stores(source, self.slots, [value for _, value in self.calling.stored], self.bound)
         for target, grad in self.calling.grads:
             source.line(f"{literal(source, target)}.grad = {'None' if grad is None else literal(source, grad)}")
         for number in self.calling.retained:
@@ -177,12 +178,12 @@ class CallWriter:
         """Tensors through which autograd knows the function."""
         return [*map(self._name, self.differentiable), *["end"] * self.has_end]
 
-    def _name(self, given: Lifted | Outer | Expression | Size | Formula) -> str:
-        if isinstance(given, Outer):
+    def _name(self, given: AnyInput | Expression | Size | Formula) -> str:
+        if isinstance(given, TracedWrapper):
             return f"w{given.index}"
         if isinstance(given, VARYING):
             return repr(given)
-        return f"o{given.alias.object}" if isinstance(given, Lifted) else f"n{given.index}"
+        return f"o{given.alias.object}" if isinstance(given, TracedInput) else f"n{given.index}"
 
     # -- without autograd -------------------------------------------------------------------------------
 

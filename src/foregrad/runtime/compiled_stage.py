@@ -22,13 +22,15 @@ from foregrad.core.errors import BackwardError
 from foregrad.core.size import frozen_all
 from foregrad.passes.donation import donate
 from foregrad.process.forks import lock, undivided
-from foregrad.program.build import Stage, build
+from foregrad.program.build import build
 from foregrad.program.program import Program
 from foregrad.program.reuse_saved import fitted
 from foregrad.program.split import Halves, Saved
-from foregrad.record.lift.inputs import Lifted
+from foregrad.record.freeze import freeze
 from foregrad.record.recording import Layouts, usual_layouts
+from foregrad.record.stage import Stage
 from foregrad.record.symbols.dimensions import Assumed, symbolic_strides
+from foregrad.record.trace import TracedInput
 from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, run_compiled
 from foregrad.runtime.dead_ends import Errors
@@ -54,14 +56,14 @@ class CompiledStage:
         claim: Claim = claim_nothing,
     ) -> None:
         """`known` are the halves, where they were compiled before, and `claim` looks for those of later programs."""
-        self.stage = replace(stage, live=frozenset(program.calling.live))
+        self.stage = replace(stage, live=frozenset(program.calling.live), stored=())
         self._claim = claim
         self.on_backward: Callable[[], None] = lambda: None  # told when there is one more backward
         self.sizes = stage.recording.sizes
         self.program = program
         self._way = options
         self.halves: Halves = program.halves
-        is_differentiated = stage.phase > 0 or any(base.needs_tangent for base in stage.results.bases)
+        is_differentiated = stage.phase > 0 or bool(program.calling.tangents)
         self.donation = donate(program) if not is_differentiated and can_write(options.backend) else None
         written = self.donation.graph if self.donation else self.halves.forward
         forward = self._start(written, "forward", known[0])  # and backward, before either is finished
@@ -145,7 +147,7 @@ class CompiledStage:
         calling, number = self.program.calling, None
         if saved.source == "input":
             lifted = calling.inputs[self.halves.inputs[saved.place]]
-            number = lifted.alias.object if isinstance(lifted, Lifted) else None
+            number = lifted.alias.object if isinstance(lifted, TracedInput) else None
         elif saved.name in calling.homes:
             number = calling.homes[saved.name][0]
         elif saved.source == "output":
@@ -248,7 +250,8 @@ class CompiledStage:
 
     def _built(self, stage: Stage, wanted: Callable[[Halves], Sequence[Saved]]) -> Program:
         """A later program of the recording, which takes what this one keeps."""
-        program = build(stage, self.program.name).apply(self._way.passes).marked_like(self.program)
+        program = build(freeze(stage), self.program.name, stage.recording.recorder.table)
+        program = program.apply(self._way.passes).marked_like(self.program)
         return program if program.calling.backward_error else fitted(program, self._kept, wanted, self.stage.phase)
 
     def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:

@@ -16,12 +16,10 @@ import torch
 from foregrad.core.size import VARYING, Shape
 from foregrad.core.source import Source
 from foregrad.core.spec import is_number
-from foregrad.functionalize.effects import Ref
-from foregrad.record.lift.declared_state import Container, Declared, Slot, StateStore
-from foregrad.record.lift.inputs import Inputs
+from foregrad.record.lift.declared_state import Container, Declared, Slot
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import INFIX, Expression, Told
-from foregrad.record.wrapper_results import OuterRef
+from foregrad.record.trace import OuterRef, Ref
 from foregrad.runtime.guards.reasons import check
 
 
@@ -128,7 +126,7 @@ class StateReader:
     def _number(self, expression: Expression) -> None:
         name = f"n{expression.index}"
         if expression.function is None:
-            self.source.line(f"{name} = {self.slot(expression.source)}")
+            self.source.line(f"{name} = {self.slot(self.declared.slots[expression.source])}")
             kind = type(expression.value).__name__
             self.miss_if(f"type({name}) is not {kind}", name, expression.text, expression.value)
             return
@@ -176,12 +174,10 @@ def key_text(key: Any, source: Source, bound: dict[int, str]) -> str:
     return source.constant(key)
 
 
-def emit_stores(source: Source, stores: Iterable[StateStore], inputs: Inputs) -> None:
-    """Put what the program made where the function puts it."""
-    bound = {id(lifted.real): f"o{lifted.alias.object}" for lifted in inputs.all}
-    bound |= {id(outer.real): f"w{outer.index}" for outer in inputs.outer}
-    for store in stores:
-        source.line(f"{slot_text(store.slot, source, bound)} = {literal(source, store.value)}")
+def emit_stores(source: Source, slots: Iterable[Slot], values: Iterable[Any], bound: dict[int, str]) -> None:
+    """Put what the program made where the function puts it; `bound` are names of tensors, by id."""
+    for slot, value in zip(slots, values, strict=True):
+        source.line(f"{slot_text(slot, source, bound)} = {literal(source, value)}")
 
 
 def literal(source: Source, value: Any) -> str:

@@ -20,14 +20,14 @@ from foregrad.functionalize.effects import (
     GoOn,
     Hook,
     RedoView,
-    Ref,
     RequireGrad,
     Reshape,
     Step,
     Write,
 )
 from foregrad.record.intercept import SET_DATA
-from foregrad.record.trace import Alias
+from foregrad.record.ops import Alias
+from foregrad.record.trace import Ref
 from foregrad.torch_private.autograd import set_version, set_versions, version_of
 from foregrad.torch_private.tensors import view_base
 

@@ -9,7 +9,7 @@ from typing import Any
 from foregrad.backends.guarded_code import Guarded
 from foregrad.core.errors import CannotKeep, FallbackWarning
 from foregrad.record.frames import user_frame
-from foregrad.record.trace import Origin
+from foregrad.record.ops import Origin
 from foregrad.regions.fallbacks import FAILED, KERNEL, SECOND, Fallback
 
 #: Names of programs, and what was said of them.

@@ -6,20 +6,19 @@ import torch
 
 from foregrad.core.size import sizes_in
 from foregrad.core.source import Source
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.lift.wrapper_inputs import Outer, PlainInput
+from foregrad.record.trace import AnyInput, TracedInput, TracedWrapper
 
 
-def carrier(source: Source, given: Lifted | Outer) -> str:
+def carrier(source: Source, given: AnyInput) -> str:
     """A tensor that looks like an input, without memory of its own."""
-    if isinstance(given, Lifted) and sizes_in(given.spec.shape):
+    if isinstance(given, TracedInput) and sizes_in(given.spec.shape):
         zero = torch.zeros((), dtype=given.spec.dtype, device=given.spec.device)
         return f"{source.name('carrier', zero)}.expand({given.spec.shape})"
     return source.name("carrier", carrier_of(given))
 
 
-def carrier_of(given: PlainInput | Outer) -> torch.Tensor:
+def carrier_of(given: AnyInput) -> torch.Tensor:
     """Something without data that looks like an input."""
-    if isinstance(given, Outer):
+    if isinstance(given, TracedWrapper):
         return given.recipe.wrap([carrier_of(part) for part in given.parts])
     return torch.zeros((), dtype=given.spec.dtype, device=given.spec.device).expand(given.spec.shape)

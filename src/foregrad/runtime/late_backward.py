@@ -8,9 +8,10 @@ from dataclasses import replace
 import torch
 
 from foregrad.core.errors import BackwardError
-from foregrad.program.build import Stage
 from foregrad.record.recording import Backward, Layouts
-from foregrad.record.saved_tensors import Survey, survey
+from foregrad.record.saved_tensors import survey
+from foregrad.record.stage import Stage
+from foregrad.record.trace import Survey
 
 
 def survey_of(stage: Stage, layouts: Layouts) -> Survey | None:

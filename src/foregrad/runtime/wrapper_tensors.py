@@ -12,9 +12,7 @@ from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import Rewritten, Wrapped
 from foregrad.core.wrapper_subclass import WrapperRecipe
 from foregrad.program.program import Calling
-from foregrad.program.wrapper_edges import Wrap, Wrapping
-from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.record.wrapper_results import OuterRef, ResultView
+from foregrad.record.trace import OuterRef, ResultView, TracedWrapper, Wrap, Wrapping
 from foregrad.runtime.epilogue import set_mode
 from foregrad.torch_private.autograd import set_version, version_of
 
@@ -31,7 +29,7 @@ class SameWrapper:
     is_leaf: bool
 
     @staticmethod
-    def of(outer: Outer) -> SameWrapper:
+    def of(outer: TracedWrapper) -> SameWrapper:
         return SameWrapper(outer.recipe, outer.required_grad, outer.is_leaf)
 
     def __call__(self, tensor: Any) -> bool:
@@ -81,7 +79,7 @@ def emit_wrapping(source: Source, wrapping: Wrapping, standing: list[str], grad_
         source.line(f"{source.name('rewrite', Rewritten.apply)}(w{outer.index}, {history})")
     rewritten = [outer for outer, _ in wrapping.rewritten]
     for outer in wrapping.inputs:
-        shift = outer.bumps - (outer in rewritten)
+        shift = outer.num_writes - (outer in rewritten)
         if shift:
             now = f"{source.name('version_of', version_of)}(w{outer.index}) + {shift}"
             source.line(f"{source.name('set_version', set_version)}(w{outer.index}, {now})")

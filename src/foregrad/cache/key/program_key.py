@@ -24,10 +24,9 @@ from foregrad.functionalize.pure_variants import Pure
 from foregrad.functionalize.redraw import Redraw
 from foregrad.program.program import Calling, Program
 from foregrad.program.recompute_marks import MARK, mark_text
-from foregrad.record.lift.inputs import Lifted
-from foregrad.record.results import Base
+from foregrad.record.ops import Alias, Storage
 from foregrad.record.symbols.numbers import Expression
-from foregrad.record.trace import Alias, Storage
+from foregrad.record.trace import TracedBase, TracedInput
 from foregrad.runtime.options import Options
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.fake_tensors import FakeTensor
@@ -59,7 +58,7 @@ class _Writer:
         self.numbers = {node.name: f"v{place}" for place, node in enumerate(program.graph.graph.nodes)}
         self.told: set[int] = set()
         objects = enumerate(program.calling.inputs)
-        self.places = {one.alias.object: place for place, one in objects if isinstance(one, Lifted)}
+        self.places = {one.alias.object: place for place, one in objects if isinstance(one, TracedInput)}
 
     # -- the graph ------------------------------------------------------------------------------------------
 
@@ -141,8 +140,8 @@ class _Writer:
         lines += [f"{name}: {self.by_value(table)}" for name, table in named.items()]
         return "\n".join(lines)
 
-    def input(self, one: Lifted | Expression | Size | Formula | None) -> str:
-        if not isinstance(one, Lifted):
+    def input(self, one: TracedInput | Expression | Size | Formula | None) -> str:
+        if not isinstance(one, TracedInput):
             return self.value(one)
         base = None if one.base is None else one.base.alias.object
         flags = (one.is_leaf, one.is_view, one.is_hidden, one.is_argument, one.offset, one.num_bytes, base)
@@ -169,14 +168,14 @@ class _Writer:
 
     def part(self, value: Any) -> str:
         """One of foregrad's own objects, or anything else."""
-        if isinstance(value, Lifted):
+        if isinstance(value, TracedInput):
             return f"%{value.alias.object}"
         if isinstance(value, Alias):
             return self.alias(value)
         if isinstance(value, Storage):
             return f"storage {value.index} {value.kind} {value.num_bytes}"
-        if isinstance(value, Base):
-            parts = (value.kind, value.lifted, value.needs_tangent, value.version)
+        if isinstance(value, TracedBase):
+            parts = (value.kind, value.input, value.needs_tangent, value.version)
             return f"base {self.alias(value.alias)} {self.value(parts)}"
         if isinstance(value, Expression):
             return self.number(value)

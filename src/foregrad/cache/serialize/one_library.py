@@ -11,8 +11,10 @@ from foregrad.backends.guarded_code import Guarded
 from foregrad.backends.library import Library
 from foregrad.core.generated import generated_of
 from foregrad.core.signature import Input, Output
-from foregrad.record.lift.inputs import Lifted
+from foregrad.functionalize.graph_inputs import Given
+from foregrad.record.lift.inputs import Inputs
 from foregrad.record.symbols.numbers import Expression
+from foregrad.record.trace import TracedInput
 from foregrad.runtime.compiled_stage import CompiledStage
 
 
@@ -25,7 +27,8 @@ def one_library(stage: CompiledStage, names: Mapping[int, str], blobs: Mapping[s
     if library is None or not library.is_plain or donation is None or calling.stored or stage.halves.saved:
         return None
     signature = stage.program.signature
-    inputs = [_input(signature.inputs[place], calling.inputs[place], names) for place in donation.inputs]
+    lifted = stage.stage.recording.inputs
+    inputs = [_input(signature.inputs[place], calling.inputs[place], lifted, names) for place in donation.inputs]
     if None in inputs:
         return None
     by_content = {data: name for name, data in blobs.items()}
@@ -46,16 +49,16 @@ def _library(run: Any) -> Library | None:
     return run if isinstance(run, Library) else None
 
 
-def _input(value: Input, given: Any, names: Mapping[int, str]) -> dict[str, Any] | None:
+def _input(value: Input, given: Given, lifted: Inputs, names: Mapping[int, str]) -> dict[str, Any] | None:
     """An input, and where it is from: an argument, a tensor of the state, or a number that no step changes."""
     about = _about(value)
     if isinstance(given, Expression):
         return {**about, "value": given.value} if _is_constant(given) else None
-    if not isinstance(given, Lifted):
+    if not isinstance(given, TracedInput):
         return None
     if given.is_argument:
         return about
-    name = names.get(id(given.reachable))
+    name = names.get(id(lifted.reachable(given)))
     return None if name is None else {**about, "tensor": name}
 
 

@@ -14,10 +14,11 @@ from foregrad.core.history import is_flagged
 from foregrad.core.size import frozen
 from foregrad.core.wrapper_subclass import is_wrapper, parts
 from foregrad.record.ghosts.devices import Device
+from foregrad.record.ghosts.memory import Block, Memory
 from foregrad.record.ghosts.table import GhostTable
+from foregrad.record.ops import Alias, Op, Storage, geometry_of
 from foregrad.record.origins import where
 from foregrad.record.symbols.dimensions import Sizes
-from foregrad.record.trace import Alias, Op, Storage, geometry_of
 from foregrad.torch_private.autograd import version_of
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.tensors import give_memory, storage_key, take_memory, view_base
@@ -35,7 +36,7 @@ class GhostTensors:
         self.table: GhostTable = _tables.ghosts if sizes is None else GhostTable(sizes.mode)
         self._lift = lift
         self.device = Device()
-        self.storages: list[Storage] = []
+        self.memory = Memory()
         self.objects: list[torch.Tensor] = []
         self._alias_of: dict[int, Alias] = {}
         self._storage_of: dict[int, Storage] = {}
@@ -67,7 +68,7 @@ class GhostTensors:
 
     def _on_cpu(self) -> list[torch.UntypedStorage]:
         """Storages that may have memory; those of fake tensors are on meta."""
-        handles = [*(one.handle for one in self.storages), *(one.untyped_storage() for one in self.unlisted)]
+        handles = [*(block.handle for block in self.memory.values()), *(one.untyped_storage() for one in self.unlisted)]
         return [handle for handle in handles if handle.device.type == "cpu" and handle.nbytes()]
 
     def shown_to_numpy(self, tensor: torch.Tensor, array: Any) -> Any:
@@ -132,7 +133,7 @@ class GhostTensors:
         if storage is None:
             return self.alias(self._lift(tensor))
         geometry = geometry_of(tensor, has_symbols=self.sizes is not None)
-        for known in storage.aliases:
+        for known in self.memory[storage].aliases:
             if (known.geometry, known.bits) == geometry:
                 return self.take_for(tensor, known)
         return self.register(tensor, storage=storage)
@@ -158,8 +159,8 @@ class GhostTensors:
         storage = storage or self._storage_of.get(storage_key(handle))
         if storage is None:
             device = self.device.shown(tensor.device)
-            storage = Storage(len(self.storages), kind, handle, frozen(handle.nbytes()), device)
-            self.storages.append(storage)
+            storage = Storage(len(self.memory), kind, frozen(handle.nbytes()), device, handle.device)
+            self.memory[storage] = Block(handle)
             self._storage_of[storage_key(handle)] = storage
         before = self._alias_of.get(id(tensor))
         (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)
@@ -169,6 +170,6 @@ class GhostTensors:
         alias = Alias(index, number, storage, size, stride, offset, dtype, bits, parent, op, position, meta)
         if before is None:
             self.objects.append(tensor)
-        storage.aliases.append(alias)
+        self.memory[storage].aliases.append(alias)
         self._alias_of[id(tensor)] = alias
         return alias

@@ -15,16 +15,16 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.spec import is_number
+from foregrad.record.ops import Storage
 from foregrad.record.recording import Recording
 from foregrad.record.symbols.numbers import Expression, SymbolicNumbers, expression_of
 from foregrad.record.symbols.scalar_state import Mirror
-from foregrad.record.trace import Storage
 from foregrad.torch_private.fake_tensors import FakeTensor
 
 _NOTHING: Any = object()
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Slot:
     """Where something is kept: an item of a container, or an attribute of any other object."""
 
@@ -32,25 +32,19 @@ class Slot:
     key: Any
     name: str
 
-    def let_go(self) -> None:
-        """Hold on to nothing of the user's: no more calls are written."""
-        self.holder, self.key = None, None
 
-
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Container:
-    """A dict, list or tuple of declared state, as it was on entry; empty once the capture is finished."""
+    """A dict, list or tuple of declared state, as it was on entry."""
 
     index: int
     slot: Slot
     value: Any
     items: dict[Any, Any]  # by key or position
-    slots: list[Slot]  # all that were made so far
     lifted: dict[Any, Any] = field(default_factory=dict)  # items that are symbols, or have symbols in them
 
     def slot_of(self, key: Any) -> Slot:
-        self.slots.append(Slot(self, key, f"{self.slot.name}.{'param' if isinstance(key, torch.Tensor) else key}"))
-        return self.slots[-1]
+        return Slot(self, key, f"{self.slot.name}.{'param' if isinstance(key, torch.Tensor) else key}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,37 +58,34 @@ class StateStore:
         return [leaf for leaf in leaves_in(self.value) if isinstance(leaf, torch.Tensor)]
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class Declared:
     """The state that a step declares, on entry; `lift` turns its numbers into symbols, `restore` puts all back."""
 
     numbers: SymbolicNumbers
     containers: list[Container] = field(default_factory=list)
     tensors: dict[int, Slot] = field(default_factory=dict)  # where tensors are kept, by their id
+    slots: list[Slot] = field(default_factory=list)  # where numbers are kept, by what their expressions call `source`
     small: set[int] = field(default_factory=set)  # ids of tensors that may be read as numbers
     reads: dict[Expression, list[torch.Tensor]] = field(default_factory=dict)  # tensors that held a number on entry
     _by_value: dict[Any, Expression] = field(default_factory=dict)
-    _slots: list[Slot] = field(default_factory=list)
 
     def add(self, name: str, one: Any) -> None:
         """Look at an optimizer, or at all attributes of any other object."""
         if isinstance(one, torch.optim.Optimizer):
             for attribute in ("param_groups", "state"):
-                self._look(self._slot(one, attribute, f"{name}.{attribute}"), getattr(one, attribute))
+                self._look(Slot(one, attribute, f"{name}.{attribute}"), getattr(one, attribute))
         else:
-            self._look(self._slot(one, "__dict__", name), vars(one))
-
-    def _slot(self, holder: Any, key: str, name: str) -> Slot:
-        self._slots.append(Slot(holder, key, name))
-        return self._slots[-1]
+            self._look(Slot(one, "__dict__", name), vars(one))
 
     def _look(self, slot: Slot, value: Any) -> Any:
         """Take note of a value and all inside it; gives it with symbols for its numbers."""
         if is_number(value):
-            return self.numbers.read(slot, value, slot.name).symbol()
+            self.slots.append(slot)
+            return self.numbers.read(len(self.slots) - 1, value, slot.name).symbol()
         if isinstance(value, torch.Tensor):
             self.tensors.setdefault(id(value), slot)
-            self.small |= {id(value)} if value.dim() == 0 else set()
+            self.small.update([id(value)] if value.dim() == 0 else [])
             return value
         if isinstance(value, LRScheduler):
             self.add(slot.name, value)  # one of those that a schedule is made of
@@ -102,7 +93,7 @@ class Declared:
         items = _items(value)
         if items is None:
             return value
-        container = Container(len(self.containers), slot, value, dict(items), self._slots)
+        container = Container(len(self.containers), slot, value, dict(items))
         self.containers.append(container)
         for key, item in container.items.items():
             symbol = self._look(container.slot_of(key), item)
@@ -146,17 +137,6 @@ class Declared:
                 elif type(container.value) is list:
                     container.value[:] = container.items.values()
 
-    def release(self) -> None:
-        """Let go of all state: from now on each call brings its own."""
-        for container in self.containers:
-            container.value, container.items, container.lifted = None, {}, {}
-        self.tensors, self.reads = {}, {}
-
-    def let_go(self) -> None:
-        """Forget where state is kept, too: the step is gone."""
-        for slot in self._slots:
-            slot.let_go()
-
     def _is_held(self, container: Container) -> bool:
         """Whether a container is still where it was; what is in one that was replaced is of no interest."""
         holder, key = container.slot.holder, container.slot.key
@@ -183,14 +163,14 @@ class Declared:
         return was_empty and type(value) is type(before) and not value
 
 
-def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str]) -> Declared:
-    """The declared state that is not in modules; small tensors in either may be read as numbers."""
+def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str]) -> tuple[Declared, Mirror | None]:
+    """The declared state that is not in modules; small tensors in either may be read as numbers, in the mirror."""
     declared = Declared(recording.numbers)
     for one in state:
         if isinstance(one, torch.nn.Module):
-            declared.small |= {id(b) for b in one.buffers() if b.dim() == 0}
+            declared.small.update(id(b) for b in one.buffers() if b.dim() == 0)
         elif isinstance(one, torch.Tensor):
-            declared.small |= {id(one)} if one.dim() == 0 else set()
+            declared.small.update([id(one)] if one.dim() == 0 else [])
         else:
             declared.add(names.get(id(one), type(one).__name__.lower()), one)
 
@@ -202,9 +182,9 @@ def declare(recording: Recording, state: tuple[Any, ...], names: dict[int, str])
         return declared.read(real, "number" if slot is None else str(slot.key))
 
     recorder = recording.recorder
-    if state:
-        recorder.values.mirror = Mirror(recorder.ops, recorder.constants, recording.numbers, read)
-    return declared
+    if not state:
+        return declared, None
+    return declared, Mirror(recorder.ops, recorder.memory, recorder.constants, recording.numbers, read)
 
 
 def _stored(value: Any) -> Any:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from foregrad.record.lift.outer_history import Beyond
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.user_objects import Held
 from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
 from foregrad.torch_private.fake_tensors import FakeTensor
 
@@ -34,7 +35,7 @@ REPLACED: Any = object()  # the .grad on entry, where the function assigns anoth
 class Grads:
     """The gradients that inputs hold on entry, as far as the function has asked for them."""
 
-    def __init__(self, recorder: Recorder, inputs: Inputs, on_hook: Callable[[Any], None]) -> None:
+    def __init__(self, recorder: Recorder, inputs: Inputs, objects: Held) -> None:
         self._recorder = recorder
         self._inputs = inputs
         self._nodes: list[Any] = []  # accumulators of the ghosts: the hooks on them live as long as they do
@@ -46,7 +47,7 @@ class Grads:
         self.accumulated: set[Input] = set()  # inputs to which `backward()` inside the function adds
         self.is_nested = False  # whether a backward, which is recorded, runs another one that reaches inputs
         self.beyond = Beyond(recorder, inputs)
-        self.hooks = InputHooks(recorder, self.beyond, on_hook)
+        self.hooks = InputHooks(recorder, self.beyond, objects)
         inputs.on_lift = self.watch
 
     def watch(self, lifted: Input) -> None:

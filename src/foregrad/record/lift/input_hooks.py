@@ -23,6 +23,7 @@ from foregrad.record.lift.outer_history import Beyond
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
+from foregrad.record.user_objects import Held
 from foregrad.torch_private.autograd import accumulation_hooks, gradient_hooks
 from foregrad.torch_private.dispatch import no_function_modes
 
@@ -32,11 +33,11 @@ Hook = Callable[..., Any]
 class InputHooks:
     """The hooks that inputs have on entry, and those that the function registers on them."""
 
-    def __init__(self, recorder: Recorder, beyond: Beyond, on_run: Callable[[Hook], None]) -> None:
+    def __init__(self, recorder: Recorder, beyond: Beyond, objects: Held) -> None:
         self._recorder = recorder
         self._beyond = beyond
         self._watched: set[Lifted | Outer] = set()
-        self._on_run = on_run
+        self._objects = objects
         self.is_collecting = False  # whether the engine runs for a backward outside, and adds to the .grad of ghosts
         self.on_entry: dict[Lifted | Outer, tuple[Hook, ...]] = {}
         self.registered: OrderedDict[int, tuple[Lifted, Hook]] = OrderedDict()  # by the function, by their handles
@@ -121,7 +122,7 @@ class InputHooks:
                 "written in C",
                 "Register a function of Python, or take the gradient outside.",
             )
-        self._on_run(hook)
+        self._objects.now.watched.outside.enter(hook)
         return hook
 
     def _refusal(self, what: str, instead: str) -> CaptureError:

@@ -17,7 +17,15 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from foregrad.core.attach_history import Attached
 from foregrad.core.errors import CaptureError
-from foregrad.core.history import attributes_of, base_of, gets_no_gradient, hidden_bases, leads_nowhere, shares_version
+from foregrad.core.history import (
+    attributes_of,
+    base_of,
+    gets_no_gradient,
+    hidden_bases,
+    is_flagged,
+    leads_nowhere,
+    shares_version,
+)
 from foregrad.core.shared_memory import groups_in_bases, overlap
 from foregrad.core.spec import Spec
 from foregrad.core.wrapper_subclass import WrapperRecipe, is_wrapper, named_parts, parts
@@ -25,10 +33,12 @@ from foregrad.record.ghosts.allocate import ghost_over, ghost_storage, new_ghost
 from foregrad.record.ghosts.sparse import OldSparseGrad
 from foregrad.record.lift.input_base import Entered
 from foregrad.record.lift.wrapper_inputs import Outer, make_outer
+from foregrad.record.ops import Alias
 from foregrad.record.origins import where
 from foregrad.record.recorder import Recorder
 from foregrad.record.symbols.dimensions import fakes
-from foregrad.record.trace import Alias
+from foregrad.record.trace import TracedInput, TracedWrapper
+from foregrad.record.user_objects import Held, RealTensor
 from foregrad.torch_private.autograd import version_of
 from foregrad.torch_private.autograd_engine import apply_of
 from foregrad.torch_private.dispatch import no_dispatch_modes
@@ -41,7 +51,7 @@ from foregrad.torch_private.transforms import no_transforms
 class Lifted(Entered):
     """A plain tensor that is an input, and its ghost."""
 
-    real: torch.Tensor | None  # until the capture is finished
+    held: weakref.ref[RealTensor]  # the real tensor, while the capture or the recording holds it
     ghost: torch.Tensor
     alias: Alias
     slot: torch.Tensor | None  # the leaf that stands for the value on entry, if it is no view of another input
@@ -62,6 +72,12 @@ class Lifted(Entered):
     _reference: weakref.ref[torch.Tensor] | None = None
 
     @property
+    def real(self) -> torch.Tensor | None:
+        """The real tensor; None once the capture is over: from then on each call brings its own."""
+        held = self.held()
+        return None if held is None else held.tensor
+
+    @property
     def was_rebased(self) -> bool:
         """Whether autograd gave the tensor another history while recording, itself or through its base."""
         return self.history is not self.entry_node
@@ -71,23 +87,20 @@ class Lifted(Entered):
         """The node in the autograd graph where the tensor, or its base that nobody sees, comes from."""
         return _history(self.ghost, self.base)
 
-    def release(self) -> None:
-        """Let go of the real tensor: from now on each call brings its own."""
-        if self.real is not None and not self.is_argument and not self.is_hidden:
-            self._reference = weakref.ref(self.real)
-        self.real = None
-
     @property
     def reachable(self) -> torch.Tensor | None:
         """The real tensor, if the function can still have got hold of it by itself."""
-        return self.real if self._reference is None else self._reference()
+        if self.real is not None or self.is_argument or self.is_hidden or self._reference is None:
+            return self.real
+        return self._reference()
 
 
 class Inputs:
     """Every tensor lifted so far, by the object that it is."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, objects: Held) -> None:
         self._recorder = recorder
+        self._objects = objects
         self._by_id: dict[int, Lifted] = {}
         self._by_storage: dict[int, list[Lifted]] = {}
         self._by_ghost: dict[int, Lifted] = {}
@@ -95,27 +108,67 @@ class Inputs:
         self._outer_by_ghost: dict[int, Outer] = {}
         self._places: dict[int, Callable[[], Any]] = {}
         self.late: set[Lifted] = set()  # first met in a backward
-        self.names: dict[int, str] = {}  # of arguments, by the id of the tensor
         self.on_lift: Callable[[Lifted | Outer], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
         self.outer: list[Outer] = []
+        self._traced: dict[Lifted, TracedInput] = {}
+        self._traced_outer: dict[Outer, TracedWrapper] = {}
         self.apart: list[Lifted] = []  # arguments of varying sizes that share memory: none of them may be written
 
-    def release(self, places: dict[int, Callable[[], Any]]) -> None:
-        """Let go of every real tensor. `places` tell, by object, what is kept now where an input was found."""
+    @property
+    def names(self) -> dict[int, str]:
+        """Those of arguments, by the id of the tensor."""
+        return self._objects.now.argument_names
+
+    def keep_places(self, places: dict[int, Callable[[], Any]]) -> None:
+        """Remember where inputs are kept, by object: what is there at a later backward stands for them."""
         self._places = places
-        for lifted in self.all:
-            lifted.release()
-        for outer in self.outer:
-            outer.real = None
-        self._by_id = {key: lifted for key, lifted in self._by_id.items() if lifted.reachable is not None}
-        self._outer_by_id.clear()
-        self._by_storage.clear()
-        self.names = {}
 
     def let_go(self) -> None:
         """Forget where inputs are kept: who could put others there is gone."""
         self._places = {}
+
+    def reachable(self, one: TracedInput) -> torch.Tensor | None:
+        """The real tensor behind an input, if the function can still have got hold of it by itself."""
+        return next(lifted.reachable for lifted in self.all if lifted.alias is one.alias)
+
+    def traced(self, lifted: Lifted) -> TracedInput:
+        """What a trace says of an input, once inputs have their names."""
+        if lifted not in self._traced:
+            self._traced[lifted] = TracedInput(
+                alias=lifted.alias,
+                role=lifted.role,
+                name=lifted.name,
+                spec=lifted.spec,
+                base=None if lifted.base is None else self.traced(lifted.base),
+                counter=None if lifted.counter is None else self.traced(lifted.counter),
+                version=lifted.version,
+                offset=lifted.offset,
+                num_bytes=lifted.num_bytes,
+                is_argument=lifted.is_argument,
+                is_leaf=lifted.is_leaf,
+                is_view=lifted.is_view,
+                is_hidden=lifted.is_hidden,
+                is_told=is_flagged(lifted.ghost) and not lifted.required_grad,
+                is_grown=self._recorder.memory[lifted.alias.storage].is_grown,
+            )
+        return self._traced[lifted]
+
+    def traced_outer(self, outer: Outer) -> TracedWrapper:
+        """The same of one that wraps others."""
+        if outer not in self._traced_outer:
+            self._traced_outer[outer] = TracedWrapper(
+                index=outer.index,
+                name=outer.name,
+                recipe=outer.recipe,
+                parts=tuple(self.traced(self._by_ghost[id(part.ghost)]) for part in outer.parts),
+                paths=outer.paths,
+                required_grad=outer.required_grad,
+                is_leaf=outer.is_leaf,
+                is_view=outer.is_view,
+                num_writes=outer.bumps,
+            )
+        return self._traced_outer[outer]
 
     def ghost_of(self, value: Any) -> Any:
         """The ghost of a tensor that was lifted; anything else as it is."""
@@ -128,12 +181,13 @@ class Inputs:
         found = self._by_id.get(id(real))
         if found is not None and found.reachable is real:
             return found
-        if self._places:
+        if not self._objects.is_capturing:
             places = self._places  # what only a backward reads may have been replaced since the call
             known = [lifted for lifted in self.all if lifted not in self.late]
             kept = [lifted for lifted in known if places.get(lifted.alias.object, _nothing)() is real]
             return kept[0] if kept else None
-        return self._outer_by_id.get(id(real))
+        outer = self._outer_by_id.get(id(real))
+        return outer if outer is not None and outer.real is real else None
 
     def of_ghost(self, ghost: torch.Tensor) -> Lifted | None:
         return self._by_ghost.get(id(ghost))
@@ -178,7 +232,7 @@ class Inputs:
     def _lift_outer(self, real: torch.Tensor, *, is_argument: bool) -> torch.Tensor:
         """The ghost of a tensor that wraps others, whose parts are lifted."""
         lifted = [self._by_id[id(part)] for part in parts(real)]
-        outer = make_outer(real, lifted, len(self.outer), is_argument=is_argument)
+        outer = make_outer(real, self._objects.now.hold(real), lifted, len(self.outer), is_argument=is_argument)
         self._outer_by_id[id(real)] = self._outer_by_ghost[id(outer.ghost)] = outer
         self.outer.append(outer)
         self.on_lift(outer)
@@ -352,7 +406,7 @@ class Inputs:
         is_argument: bool,
     ) -> Lifted:
         lifted = Lifted(
-            real=real,
+            held=self._objects.now.hold(real),
             ghost=ghost,
             alias=alias,
             slot=slot,
@@ -366,6 +420,7 @@ class Inputs:
             is_view=view_base(real) is not None,
             offset=int(real.storage_offset()),
             num_bytes=real.untyped_storage().nbytes(),
+            _reference=weakref.ref(real),
         )
         self._check_memory(lifted, real)
         vars(ghost).update(attributes_of(real))

@@ -6,6 +6,7 @@ theirs to carry out, with ops on their parts, and those are what the recorder se
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,7 +18,8 @@ from foregrad.core.attach_history import Attached
 from foregrad.core.spec import Spec
 from foregrad.core.wrapper_subclass import WrapperRecipe, named_parts
 from foregrad.record.lift.input_base import Entered
-from foregrad.record.trace import Alias
+from foregrad.record.ops import Alias
+from foregrad.record.user_objects import RealTensor
 from foregrad.torch_private.autograd import version_of
 from foregrad.torch_private.dispatch import no_function_modes
 from foregrad.torch_private.tensors import view_base
@@ -26,7 +28,6 @@ from foregrad.torch_private.tensors import view_base
 class PlainInput(Protocol):
     """A plain tensor that is an input, and its ghost."""
 
-    real: torch.Tensor | None
     ghost: torch.Tensor
     alias: Alias
     spec: Spec
@@ -37,7 +38,7 @@ class Outer(Entered):
     """A real tensor that wraps others, and its ghost."""
 
     index: int
-    real: torch.Tensor | None  # until the capture is finished
+    held: weakref.ref[RealTensor]  # the real tensor, while the capture or the recording holds it
     ghost: torch.Tensor
     slot: torch.Tensor | None  # the leaf that stands for the value on entry
     edge: GradientEdge | None  # where the gradient of that value arrives
@@ -67,11 +68,19 @@ class Outer(Entered):
         return version_of(self.ghost) - self.version
 
     @property
+    def real(self) -> torch.Tensor | None:
+        """The real tensor; None once the capture is over."""
+        held = self.held()
+        return None if held is None else held.tensor
+
+    @property
     def reachable(self) -> torch.Tensor | None:
         return self.real
 
 
-def make_outer(real: torch.Tensor, lifted: Sequence[PlainInput], index: int, *, is_argument: bool) -> Outer:
+def make_outer(
+    real: torch.Tensor, held: weakref.ref[RealTensor], lifted: Sequence[PlainInput], index: int, *, is_argument: bool
+) -> Outer:
     """The ghost of a tensor that wraps others, whose parts have ghosts."""
     recipe, slot = WrapperRecipe.of(real), None
     ghost = recipe.wrap([part.ghost.detach() if part.ghost.requires_grad else part.ghost for part in lifted])
@@ -86,7 +95,7 @@ def make_outer(real: torch.Tensor, lifted: Sequence[PlainInput], index: int, *, 
         edge = None if slot is None else GradientEdge(Probe.apply(slot).grad_fn.next_functions[0][0], 0)  # type: ignore[no-untyped-call]
     return Outer(
         index=index,
-        real=real,
+        held=held,
         ghost=ghost,
         slot=slot,
         edge=edge,

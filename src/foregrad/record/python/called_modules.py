@@ -12,6 +12,7 @@ from foregrad.record.origins import where
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.recorder import Recorder
 from foregrad.record.session import MODULE
+from foregrad.record.user_objects import Held
 from foregrad.torch_private.dispatch import no_function_modes
 
 #: Modules that take another path when a torch function mode is on: it is put aside while they run in evaluation.
@@ -27,18 +28,22 @@ def modes_of(module: Any) -> AbstractContextManager[Any]:
 class CalledModules:
     """The modules called while recording, with the path of each."""
 
-    def __init__(self, recorder: Recorder, names: dict[int, str]) -> None:
+    def __init__(self, recorder: Recorder, objects: Held) -> None:
         self._recorder = recorder
-        self._names = names  # paths of modules, by id
+        self._objects = objects
+        self._names: dict[int, str] = {}  # paths of modules, by id
         self._stack: list[str] = []
         self._guards: list[Any] = []
         self.on_enter: Callable[[torch.nn.Module], None] | None = None
-        self.called: dict[int, torch.nn.Module] = {}
-        self.tops: dict[int, tuple[str, torch.nn.Module]] = {}
 
-    def release(self) -> None:
-        """Let go of the modules; their paths stay known."""
-        self.called, self.tops = {}, {}
+    @property
+    def called(self) -> dict[int, torch.nn.Module]:
+        return self._objects.now.called
+
+    @property
+    def tops(self) -> dict[int, tuple[str, torch.nn.Module]]:
+        """Modules that others are parts of, with their paths."""
+        return self._objects.now.tops
 
     def path(self, module: torch.nn.Module) -> str:
         path = self._names.get(id(module))

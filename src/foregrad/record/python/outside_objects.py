@@ -30,6 +30,7 @@ import torch
 
 from foregrad.process.garbage_collection import is_young
 from foregrad.record.frames import is_installed, is_users
+from foregrad.record.ops import Origin
 from foregrad.record.python.executed_code import is_library, is_library_file, is_made_by_library
 from foregrad.record.python.iterators import PLAIN
 from foregrad.record.python.side_effects import Change, text_of
@@ -46,7 +47,6 @@ from foregrad.record.python.snapshots import (
     put_back,
     same,
 )
-from foregrad.record.trace import Origin
 from foregrad.torch_private.modules import children_of
 
 _DEPTH = 16  # as many steps from a name
@@ -175,10 +175,6 @@ class Outside:
     def changes(self, known: frozenset[int] = frozenset()) -> list[Change]:
         """The same in words, but for objects that others look after."""
         return [change for kept in self.changed() if id(kept.value) not in known for change in kept.in_words()]
-
-    def forget(self) -> None:
-        """Let go of everything."""
-        self._kept, self._looked = {}, {}
 
     def undo(self) -> None:
         """Put everything back as it was."""

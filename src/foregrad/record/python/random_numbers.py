@@ -26,7 +26,7 @@ class Watched:
     """One run of code of the user's: what it reads from the world, and what it changes outside."""
 
     def __init__(self, executed: Executed) -> None:
-        self._executed = executed
+        self.executed = executed
         self.anew, self.outside = Anew(), Outside()
 
     def begins(self, frame: FrameType) -> None:
@@ -39,17 +39,17 @@ class Watched:
     def watch(self) -> Iterator[None]:
         """Refuse what is drawn, and put the generators back as they were; and what is read from open files."""
         before = {name: get() for name, (get, _) in _generators().items()}
-        earlier, self._executed.watches = self._executed.watches, self
+        earlier, self.executed.watches = self.executed.watches, self
         try:
             with self.anew.watch():
                 yield
         finally:
-            self._executed.watches = earlier
+            self.executed.watches = earlier
         self._refuse_reads()
         self._refuse_draws()
         for name, (get, put) in _generators().items():
             if name in before and not _same(before[name], get()):
-                line = _line_that_names(name, self._executed)
+                line = _line_that_names(name, self.executed)
                 if line is not None:
                     put(before[name])
                     _refuse(name, line)

@@ -18,10 +18,10 @@ import torch
 
 from foregrad.core.errors import CaptureError
 from foregrad.record.frames import telling_frame
+from foregrad.record.ops import Origin
 from foregrad.record.session import LOG, PRINT
 from foregrad.record.symbols.data_values import item_of
 from foregrad.record.symbols.numbers import expression_of
-from foregrad.record.trace import Origin
 
 #: Flags that torch keeps in optimizers for itself: setting them once is enough.
 _TORCHS_OWN = {"_opt_called", "_need_device_dtype_check_for_fused", "_warned_capturable_if_run_uncaptured"}

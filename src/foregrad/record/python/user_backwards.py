@@ -15,16 +15,17 @@ from foregrad.record.python.executed_code import Executed
 from foregrad.record.python.outside_objects import Snapshot
 from foregrad.record.python.random_numbers import Watched
 from foregrad.record.python.snapshots import put_back
+from foregrad.record.user_objects import Held
 
 
 class Backwards:
     """Looks at every backward of a recording. `hooked` are objects of C functions that are hooks."""
 
-    def __init__(self, executed: Executed, hooked: list[tuple[str, Any, Any]]) -> None:
+    def __init__(self, executed: Executed, hooked: list[tuple[str, Any, Any]], objects: Held) -> None:
         self._executed = executed
         self._hooked = hooked
         self._outside: list[Any] = []  # objects that a backward has changed, and that were there before the function
-        self.is_capturing = True  # the age of objects is known
+        self._objects = objects
 
     @contextmanager
     def watch(self) -> Iterator[Watched]:
@@ -48,4 +49,5 @@ class Backwards:
                 put_back(kept.value, kept.before)
 
     def _is_outside(self, kept: Snapshot) -> bool:
-        return kept.was_there if self.is_capturing else any(one is kept.value for one in self._outside)
+        is_aged = self._objects.is_capturing  # only then the age of objects is known
+        return kept.was_there if is_aged else any(one is kept.value for one in self._outside)

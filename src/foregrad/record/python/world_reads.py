@@ -20,11 +20,11 @@ from dataclasses import dataclass
 from types import FrameType
 from typing import Any
 
+from foregrad.record.ops import Origin
 from foregrad.record.python.clocks import CLOCK_NAMES
 from foregrad.record.python.executed_code import is_for_us, is_library, is_ours, is_torchs
 from foregrad.record.python.side_effects import Change
 from foregrad.record.session import IO_OPEN, OPEN
-from foregrad.record.trace import Origin
 
 
 @dataclass(frozen=True)

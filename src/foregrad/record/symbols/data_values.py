@@ -13,9 +13,9 @@ from typing import Any
 
 import torch
 
+from foregrad.record.ops import Alias
 from foregrad.record.session import MAX, MIN
 from foregrad.record.symbols.node import Symbolic
-from foregrad.record.trace import Alias
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -6,6 +6,7 @@ shape function or Python needs to know (`if x.shape[0] > 8`), the answer is a gu
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -22,14 +23,14 @@ from foregrad.torch_private.fake_tensors import quiet_torch
 Dimensions = dict[str, tuple[int, ...]]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(frozen=True, eq=False, slots=True)
 class Symbol:
     """A dimension that varies: `dim1` is the size of a dimension of an argument."""
 
     code: str
     name: str  # of the argument
     dim: int
-    real: torch.Tensor | None  # the argument itself, until the capture is finished
+    tensor: weakref.ref[torch.Tensor]  # the argument itself
 
     @property
     def words(self) -> str:
@@ -74,7 +75,7 @@ class Sizes:
         size: list[Any] = list(real.size())
         for dim in sorted({dim % len(size) for dim in self._wanted.get(name, ()) if size}):
             if size[dim] > 1:
-                symbol = Symbol(f"dim{len(self.symbols)}", name, dim, real)
+                symbol = Symbol(f"dim{len(self.symbols)}", name, dim, weakref.ref(real))
                 self.symbols.append(symbol)
                 size[dim] = self.shapes.new_symbol(size[dim], symbol.code, f"{name}.{dim}", symbol.words)
         stride, offset = symbolic_strides(real, size), real.storage_offset()
@@ -134,13 +135,11 @@ class Sizes:
         self.num_checked = len(self._found)
         return self.assumed()
 
-    def release(self) -> None:
-        """Let go of every real tensor."""
+    def refuse_late(self) -> None:
+        """Refuse what was assumed after the checks of a call were written."""
         if len(self._found) != self.num_checked:
             late = self.assumed(self.num_checked)[0]
             raise CaptureError(f"{late.text} is assumed too late to be checked at each call.\n  {late.line}")
-        for symbol in self.symbols:
-            symbol.real = None
 
 
 def fakes(sizes: Sizes | None) -> AbstractContextManager[Any]:

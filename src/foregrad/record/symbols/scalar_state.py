@@ -15,8 +15,9 @@ from typing import Any
 import torch
 
 from foregrad.core.spec import is_number
+from foregrad.record.ghosts.memory import Memory
+from foregrad.record.ops import Alias, Op, Storage, aliases_in
 from foregrad.record.symbols.numbers import Expression, Float, Int, SymbolicNumbers
-from foregrad.record.trace import Alias, Op, Storage, aliases_in
 from foregrad.torch_private.ops import schema_of
 
 aten = torch.ops.aten
@@ -59,11 +60,13 @@ class Mirror:
     def __init__(
         self,
         ops: Sequence[Op],
+        memory: Memory,
         constants: dict[Storage, torch.Tensor],
         numbers: SymbolicNumbers,
         read: Callable[[Storage], Any],
     ) -> None:
         self._ops = ops
+        self._memory = memory
         self._constants = constants
         self._numbers = numbers
         self._read = read
@@ -79,9 +82,9 @@ class Mirror:
         return self._value(alias, len(self._ops))
 
     def _value(self, alias: Alias, before: int) -> Any:
-        storage = alias.storage
-        is_small = alias.size == () == storage.root.size and alias.dtype == storage.root.dtype and not alias.bits
-        if not is_small or storage.device.type != "cpu" or alias.dtype not in _ROUND or storage.is_grown:
+        storage, block = alias.storage, self._memory[alias.storage]
+        is_small = alias.size == () == block.root.size and alias.dtype == block.root.dtype and not alias.bits
+        if not is_small or storage.device.type != "cpu" or alias.dtype not in _ROUND or block.is_grown:
             return None
         writes = [op for op in self._writes.get(storage, ()) if op.index < before]
         if writes:
@@ -90,7 +93,7 @@ class Mirror:
             return self._read(storage)
         if storage.kind == "constant":
             return self._constants[storage].item()
-        root = storage.root
+        root = block.root
         if root.op is None or root.op >= len(self._ops):
             return None
         return self._result(self._ops[root.op], tuple(aliases_in(self._ops[root.op].outputs)), storage)
@@ -104,7 +107,7 @@ class Mirror:
             args = [a[place] if isinstance(a, list) else a for a in args]
             name = name.removeprefix("_foreach_")
         name = name if name == "_to_copy" else name.removesuffix("_")
-        dtype = storage.root.dtype
+        dtype = self._memory[storage].root.dtype
         if name in _NUMBERS:
             return _NUMBERS[name] if dtype == torch.int64 else float(_NUMBERS[name])
         if op.kwargs.get("alpha", 1) != 1 or op.kwargs.get("rounding_mode") is not None:

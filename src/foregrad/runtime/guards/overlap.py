@@ -19,7 +19,7 @@ from foregrad.core.shared_memory import address, overlapping_groups
 from foregrad.core.spec import Spec
 
 if TYPE_CHECKING:
-    from foregrad.record.lift.inputs import Lifted
+    from foregrad.record.trace import TracedInput
 
 _data_ptr = torch.Tensor.data_ptr
 
@@ -105,7 +105,7 @@ class SamePattern:
         return _pattern(tensors) == self.pattern
 
 
-def in_one_place(inputs: Sequence[tuple[Lifted, str]]) -> Iterator[tuple[str, str]]:
+def in_one_place(inputs: Sequence[tuple[TracedInput, str]]) -> Iterator[tuple[str, str]]:
     """Pairs of inputs, by their names, that show the same elements: a program may take one of them for both."""
     groups: dict[Any, list[str]] = {}
     for lifted, name in inputs:

@@ -25,9 +25,8 @@ from foregrad.core.shared_memory import address
 from foregrad.core.source import Source
 from foregrad.core.tensor_properties import answers_otherwise
 from foregrad.record.ghosts.sparse import OldSparseGrad
-from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.locate import Variable, write_same
-from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.trace import AnyInput, TracedInput, TracedWrapper
 from foregrad.runtime.declared_state import StateReader
 from foregrad.runtime.guards.assumptions import Assumptions
 from foregrad.runtime.guards.comparable import PLAIN, can_compare
@@ -55,9 +54,10 @@ class GuardWriter:
     def __init__(self, assumptions: Assumptions, source: Source) -> None:
         self.assumed = assumptions
         self.source = source
+        self.reals = assumptions.reals
         self.bound: dict[int, str] = {}  # real tensors by id: the name that they are bound to
-        self.by_real = {id(lifted.real): lifted for lifted in assumptions.lifted}
-        self.outer = {id(outer.real): outer for outer in assumptions.outer}
+        self.by_real = {id(self.reals[lifted]): lifted for lifted in assumptions.inputs}
+        self.outer = {id(self.reals[outer]): outer for outer in assumptions.wrappers}
         self._num = 0
         self._named: set[int] = set()
 
@@ -69,25 +69,25 @@ class GuardWriter:
             self._variable(variable)
         self._given_and_kept()
         late = self.assumed.late
-        for outer in self.assumed.outer:
-            if id(outer.real) not in self.bound and outer not in late:
+        for outer in self.assumed.wrappers:
+            if id(self.reals[outer]) not in self.bound and outer not in late:
                 self._wrapper(self._locate(outer), outer)
         for kept in self.assumed.generators:
             self.miss_if(f"{kept.emit(self.source)} is not {self.source.name('generator', kept.value)}")
         state = StateReader(self.assumed.declared, self.source, self.bound)
-        grads = {grad for _, grad in self.assumed.grads if isinstance(grad, Lifted)}
+        grads = {grad for _, grad in self.assumed.grads if isinstance(grad, TracedInput)}
         parts = {part for outer in late for part in outer.parts}
-        for lifted in self.assumed.lifted:
-            if id(lifted.real) in self.assumed.declared.tensors or lifted in parts:
+        for lifted in self.assumed.inputs:
+            if id(self.reals[lifted]) in self.assumed.declared.tensors or lifted in parts:
                 continue
             in_a_place = lifted not in grads or lifted.alias.object in self.assumed.locations
-            if id(lifted.real) not in self.bound and not lifted.is_hidden and in_a_place:
-                self._bind(lifted.real, self._locate(lifted))
+            if id(self.reals[lifted]) not in self.bound and not lifted.is_hidden and in_a_place:
+                self._bind(self.reals[lifted], self._locate(lifted))
         self._declared(state)
-        for lifted in self.assumed.lifted:
+        for lifted in self.assumed.inputs:
             if lifted.is_hidden:
-                member = next(m for m in self.assumed.lifted if m.base is lifted)
-                self._bind(lifted.real, f"{self.bound[id(member.real)]}._base")
+                member = next(m for m in self.assumed.inputs if m.base is lifted)
+                self._bind(self.reals[lifted], f"{self.bound[id(self.reals[member])]}._base")
         for owner, grad in self.assumed.grads:
             self._grad(owner, grad)
         self._tensors()
@@ -97,29 +97,29 @@ class GuardWriter:
 
     def _given_and_kept(self) -> None:
         """Arguments that were also kept somewhere are so again: else what is kept there is another input."""
-        inputs: list[Lifted | Outer] = [*self.assumed.lifted, *self.assumed.outer]
-        for one in (one for one in inputs if id(one.real) in self.bound):
-            location = self.assumed.locations.get(one if isinstance(one, Outer) else one.alias.object)
+        inputs: list[AnyInput] = [*self.assumed.inputs, *self.assumed.wrappers]
+        for one in (one for one in inputs if id(self.reals[one]) in self.bound):
+            location = self.assumed.locations.get(one if isinstance(one, TracedWrapper) else one.alias.object)
             if location is not None:
-                write_same(self.source, location, self.bound[id(one.real)])
+                write_same(self.source, location, self.bound[id(self.reals[one])])
 
     def _declared(self, state: StateReader) -> None:
         """Tensors of declared state are read where they are kept; parameters, which are keys there, come first."""
         slots = self.assumed.declared.tensors
-        given = [i for i in self.assumed.lifted if id(i.real) in slots and id(i.real) in self.bound]
-        found = [i for i in self.assumed.lifted if id(i.real) in slots and id(i.real) not in self.bound]
+        given = [i for i in self.assumed.inputs if id(self.reals[i]) in slots and id(self.reals[i]) in self.bound]
+        found = [i for i in self.assumed.inputs if id(self.reals[i]) in slots and id(self.reals[i]) not in self.bound]
         for lifted in [i for i in found if i.alias.object in self.assumed.locations]:
-            self._bind(lifted.real, self._locate(lifted))
+            self._bind(self.reals[lifted], self._locate(lifted))
         state.containers()
         for lifted in given:
             with state.or_miss():
-                self.miss_if(f"{state.slot(slots[id(lifted.real)])} is not {self.bound[id(lifted.real)]}")
+                self.miss_if(f"{state.slot(slots[id(self.reals[lifted])])} is not {self.bound[id(self.reals[lifted])]}")
         for lifted in [i for i in found if i.alias.object not in self.assumed.locations]:
-            self._bind(lifted.real, state.slot(slots[id(lifted.real)]))
-        for outer in self.assumed.outer:
-            if id(outer.real) in slots and id(outer.real) not in self.bound:
+            self._bind(self.reals[lifted], state.slot(slots[id(self.reals[lifted])]))
+        for outer in self.assumed.wrappers:
+            if id(self.reals[outer]) in slots and id(self.reals[outer]) not in self.bound:
                 with state.or_miss():
-                    self._wrapper(state.slot(slots[id(outer.real)]), outer)
+                    self._wrapper(state.slot(slots[id(self.reals[outer])]), outer)
         state.identities()
 
     def miss_if(self, condition: str, expression: str = "", label: str = "", was: Any = None) -> None:
@@ -271,20 +271,20 @@ class GuardWriter:
             self.source.line(f"{name} = {expression}")
         self.bound[id(real)] = name
 
-    def _wrapper(self, name: str, outer: Outer) -> None:
+    def _wrapper(self, name: str, outer: TracedWrapper) -> None:
         """Check a tensor that wraps others, and bind its parts."""
-        self.bound[id(outer.real)] = whole = f"w{outer.index}"
+        self.bound[id(self.reals[outer])] = whole = f"w{outer.index}"
         self.source.line(f"{whole} = {name}")
         self.miss_if(f"not {self.source.name('wrapper_is_same', SameWrapper.of(outer))}({whole})")
         if outer in self.assumed.hooks:
             self.miss_if(other_hooks(self.source, whole, self.assumed.hooks[outer]))
         for lifted, path in zip(outer.parts, outer.paths, strict=True):
-            self._tensor(f"{whole}{path}", lifted.real, f"{outer.name}{path}")
+            self._tensor(f"{whole}{path}", self.reals[lifted], f"{outer.name}{path}")
 
-    def _locate(self, lifted: Lifted | Outer) -> str:
-        location = self.assumed.locations.get(lifted if isinstance(lifted, Outer) else lifted.alias.object)
+    def _locate(self, lifted: AnyInput) -> str:
+        location = self.assumed.locations.get(lifted if isinstance(lifted, TracedWrapper) else lifted.alias.object)
         if location is None:
-            return self.source.name("tensor", lifted.real)
+            return self.source.name("tensor", self.reals[lifted])
         name = self._fresh()
         with self.source.block("try:"):
             self.source.line(f"{name} = {location.emit(self.source)}")
@@ -295,31 +295,31 @@ class GuardWriter:
             self.source.line(f"if {twin.emit(self.source, missing_ok=True)} is not {name}: return MISS{remark}")
         return name
 
-    def _grad(self, lifted: Lifted | Outer, grad: Lifted | Outer | OldSparseGrad | None) -> None:
+    def _grad(self, lifted: AnyInput, grad: AnyInput | OldSparseGrad | None) -> None:
         """The .grad of an input: None, an input that is bound already, or an input that it binds."""
-        expression = f"{self.bound[id(lifted.real)]}.grad"
+        expression = f"{self.bound[id(self.reals[lifted])]}.grad"
         if not lifted.is_leaf:
-            expression = f"{self.source.name('grad_of', grad_of)}({self.bound[id(lifted.real)]})"
+            expression = f"{self.source.name('grad_of', grad_of)}({self.bound[id(self.reals[lifted])]})"
         if grad is None:
             self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
         elif isinstance(grad, OldSparseGrad):
             sparse = self.source.constant(torch.sparse_coo)
             self.miss_if(f"getattr({expression}, 'layout', None) is not {sparse}")
-        elif id(grad.real) in self.bound:
-            self.miss_if(f"{expression} is not {self.bound[id(grad.real)]}")
-        elif isinstance(grad, Outer):
+        elif id(self.reals[grad]) in self.bound:
+            self.miss_if(f"{expression} is not {self.bound[id(self.reals[grad])]}")
+        elif isinstance(grad, TracedWrapper):
             self._wrapper(expression, grad)
         else:
-            self._bind(grad.real, expression)
+            self._bind(self.reals[grad], expression)
             mark = f"  {REPLACED}" if grad.alias.object in self.assumed.unread else ""
-            self.source.line(f"if {self.bound[id(grad.real)]} is None: return MISS{mark}")
+            self.source.line(f"if {self.bound[id(self.reals[grad])]} is None: return MISS{mark}")
 
     def _tensors(self) -> None:
-        used = [lifted for lifted in self.assumed.lifted if lifted.alias.object not in self.assumed.unread]
-        tensors = [(lifted, self.bound[id(lifted.real)]) for lifted in used]
+        used = [lifted for lifted in self.assumed.inputs if lifted.alias.object not in self.assumed.unread]
+        tensors = [(lifted, self.bound[id(self.reals[lifted])]) for lifted in used]
         if not tensors:
             return
-        reals: list[Any] = [lifted.real for lifted, _ in tensors]
+        reals: list[Any] = [self.reals[lifted] for lifted, _ in tensors]
         names = [name for _, name in tensors]
         free = () if self.assumed.sizes is None else tuple(free_dims(lifted.spec) for lifted, _ in tensors)
         same = SameTensors.of(reals, free)
@@ -336,9 +336,9 @@ class GuardWriter:
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
         if leaves:
             self.miss_if(" or ".join(leaves))
-        self._attached([(lifted.real, name) for lifted, name in tensors if lifted.is_argument])
+        self._attached([(self.reals[lifted], name) for lifted, name in tensors if lifted.is_argument])
         for lifted, name in tensors:
-            if lifted.alias.storage.is_grown:
+            if lifted.is_grown:
                 self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
             if lifted in self.assumed.hooks:
                 self.miss_if(other_hooks(self.source, name, self.assumed.hooks[lifted]))
@@ -349,16 +349,16 @@ class GuardWriter:
                 self.miss_if(f"{self.source.name('keeps_gradient', keeps_gradient)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
                 self.miss_if(f"{name}.storage_offset() != {lifted.offset}")
-            if lifted.real is not None and gets_no_gradient(lifted.real):
+            if gets_no_gradient(self.reals[lifted]):
                 self.miss_if(f"not {self.source.name('gets_no_gradient', gets_no_gradient)}({name})")
-            if lifted.base is not None and lifted.real is not None and not lifted.is_leaf:
+            if lifted.base is not None and not lifted.is_leaf:
                 ends = self.source.name("leads_nowhere", leads_nowhere)
-                self.miss_if(f"{ends}({name}) is not {leads_nowhere(lifted.real)}")
+                self.miss_if(f"{ends}({name}) is not {leads_nowhere(self.reals[lifted])}")
             if lifted.base is not None and self.assumed.checks_overlap:
-                self.miss_if(f"{name}._base is not {self.bound[id(lifted.base.real)]}")
-        for apart in self.assumed.apart:
-            asked = ", ".join(self.bound[id(one.real)] for one in (apart.lifted, *apart.others))
-            self.miss_if(f"{self.source.name(apart.check.__name__, apart.check)}({asked})")
+                self.miss_if(f"{name}._base is not {self.bound[id(self.reals[lifted.base])]}")
+        for leads, inputs in self.assumed.apart:
+            asked = ", ".join(self.bound[id(self.reals[one])] for one in inputs)
+            self.miss_if(f"{self.source.name(leads.__name__, leads)}({asked})")
         for first, other in in_one_place(tensors):
             where = self.source.name("address", address)
             self.miss_if(f"{where}({first}) != {where}({other})")
@@ -379,9 +379,9 @@ class GuardWriter:
                     now, was = f"{name}.__dict__.get({key!r})", self.source.name("attribute", value)
                     self.miss_if(f"{now} is not {was}", now, key, value)
 
-    def _counters(self, tensors: list[tuple[Lifted, str]]) -> None:
+    def _counters(self, tensors: list[tuple[TracedInput, str]]) -> None:
         """Which tensors of one dtype in one memory, none of them a view of another, share a version counter."""
-        by_storage: dict[Any, list[tuple[Lifted, str]]] = {}
+        by_storage: dict[Any, list[tuple[TracedInput, str]]] = {}
         for lifted, name in tensors:
             by_storage.setdefault((lifted.alias.storage, lifted.spec.dtype), []).append((lifted, name))
         for (one, name), (other, other_name) in (p for group in by_storage.values() for p in combinations(group, 2)):
@@ -394,13 +394,13 @@ class GuardWriter:
         if self.assumed.sizes is None:
             return
         for symbol in self.assumed.sizes.symbols:
-            self.source.line(f"{symbol.code} = {self.bound[id(symbol.real)]}.size({symbol.dim})")
+            self.source.line(f"{symbol.code} = {self.bound[id(symbol.tensor())]}.size({symbol.dim})")
             self.miss_if(f"{symbol.code} < 2")
         with self.source.block("try:"):
             for assumed in self.assumed.sizes.checked():
                 self.miss_if(f"not {assumed.code}")
             self.source.line("pass")
         self.source.line("except ZeroDivisionError: return MISS")
-        for lifted in self.assumed.lifted:
+        for lifted in self.assumed.inputs:
             if free_dims(lifted.spec)[1]:
-                self.miss_if(f"{self.bound[id(lifted.real)]}.stride() != {lifted.spec.stride}")
+                self.miss_if(f"{self.bound[id(self.reals[lifted])]}.stride() != {lifted.spec.stride}")

@@ -12,12 +12,12 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import is_flagged
 from foregrad.core.spec import Spec
-from foregrad.program.build import Stage
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.recording import Backward, Recording, usual_layouts
 from foregrad.record.results import Results, rebased_storages
 from foregrad.record.saved_tensors import survey
+from foregrad.record.stage import Stage
 from foregrad.torch_private.fake_tensors import FakeTensor
 
 
