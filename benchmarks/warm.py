@@ -4,11 +4,11 @@ python benchmarks/warm.py [--rounds 5] [--only gpt] [--sides eager artifact] [--
 python benchmarks/warm.py --figures FILE --markdown docs/warm.md       # write again, measure nothing
 
 Every run is a process of its own, `warm_step.py`, in interleaved rounds: eager, `torch.compile` with its caches filled
-by an earlier process, foregrad with a cache that was filled in the same way, foregrad with a saved step and nothing
-else, and JAX (`jax_first_step.py`, from after `import jax`) with its persistent cache. A saved step is loaded with its
-code, which is signed, and by somebody who does not know the key: from data, compiled there, without and with kernels
-that an earlier load has built; beside a step that is traced and compiled with such kernels. The losses of the two steps
-are compared with eager's.
+by an earlier process, foregrad with a cache that was filled in the same way, as it is and without an import of
+torch._dynamo, foregrad with a saved step and nothing else, and JAX (`jax_first_step.py`, from after `import jax`) with
+its persistent cache. A saved step is loaded with its code, which is signed, and by somebody who does not know the key:
+from data, compiled there, without and with kernels that an earlier load has built; beside a step that is traced and
+compiled with such kernels. The losses of the two steps are compared with eager's.
 """
 
 import argparse
@@ -32,10 +32,10 @@ from workloads import build
 
 HERE = Path(__file__).parent
 WORKLOADS = ("mlp-small", "gpt", "blocks-100")
-EAGER, PEER, HIT, JAX = "eager", "torch.compile", "cache hit", "JAX"
+EAGER, PEER, HIT, LAZY, JAX = "eager", "torch.compile", "cache hit", "cache hit, lazy_dynamo", "JAX"
 SIGNED, DATA, DATA_COLD = "signed artifact", "data-only artifact, kernels kept", "data-only artifact, nothing kept"
 CLEAN = "compiled anew, kernels kept"
-SIDES = (EAGER, PEER, HIT, SIGNED, DATA, DATA_COLD, CLEAN, JAX)
+SIDES = (EAGER, PEER, HIT, LAZY, SIGNED, DATA, DATA_COLD, CLEAN, JAX)
 STEPS = ("first", "second")
 OPTAX = {"learning_rate": 1e-3, "b1": 0.9, "b2": 0.999, "eps": 1e-8, "weight_decay": 1e-2}  # AdamW's own
 FOUND, WITH_CODE, FROM_DATA = "found without tracing", "the code in the file", "built here from the data"
@@ -174,8 +174,8 @@ class Start:
         expected = {SIGNED: WITH_CODE, DATA: FROM_DATA, DATA_COLD: FROM_DATA}.get(self.side, "")
         if not self.how.startswith(expected):
             raise Failed(f"{self.workload}: {self.side} is {self.how!r}, not {expected!r}")
-        if self.side == HIT and self.origins != [FOUND] * len(STEPS):
-            raise Failed(f"{self.workload}: captures of a cache hit are {self.origins}, not {FOUND!r}")
+        if self.side in (HIT, LAZY) and self.origins != [FOUND] * len(STEPS):
+            raise Failed(f"{self.workload}: captures of a {self.side} are {self.origins}, not {FOUND!r}")
 
 
 def worker(side: str, workload: str, folder: Path, options: argparse.Namespace) -> list:
@@ -252,7 +252,7 @@ def verdicts(runs: list[Run], imports: list[float]) -> list[str]:
     lines = []
     for name in dict.fromkeys(run.workload for run in runs):
         times = {side: time.median for side in SIDES if (time := of(runs, name, side))}
-        for side in (SIGNED, HIT):
+        for side in (SIGNED, LAZY):
             if side in times and PEER in times:
                 lines.append(f"{name}: {side} / {PEER}: {verdict(times[side] / times[PEER], at_most=FIFTH)}")
         if SIGNED in times and EAGER in times:

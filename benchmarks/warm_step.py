@@ -77,6 +77,14 @@ def artifact(workload: str, place: Path, backend: str) -> Step:
     return fg.load(place / "step.fg", backend=backend)
 
 
+def lazy_hit(workload: str, place: Path, backend: str) -> Step:
+    """The same in a process that never imports `torch._dynamo`."""
+    import foregrad as fg
+
+    fg.configure(lazy_dynamo=True)
+    return hit(workload, place, backend)
+
+
 def hit(workload: str, place: Path, backend: str) -> Step:
     import foregrad as fg
 
@@ -98,6 +106,7 @@ SIDES: dict[str, Callable[[str, Path, str], Step]] = {
     "data-only artifact, kernels kept": artifact,
     "data-only artifact, nothing kept": artifact,
     "cache hit": hit,
+    "cache hit, lazy_dynamo": lazy_hit,
     "compiled anew, kernels kept": anew,
 }
 

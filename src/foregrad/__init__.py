@@ -1,6 +1,5 @@
 """foregrad: ahead-of-time autograd for PyTorch."""
 
-import sys as _sys
 from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
@@ -23,6 +22,7 @@ if _TYPE_CHECKING:
     from foregrad import graph as graph
     from foregrad.api.capture import capture
     from foregrad.api.compile import compile
+    from foregrad.api.configure import configure
     from foregrad.api.explain import explain
     from foregrad.api.step import step
     from foregrad.cache.serialize.artifact import load
@@ -44,6 +44,7 @@ __all__ = [
     "UntrustedArtifact",
     "capture",
     "compile",
+    "configure",
     "explain",
     "load",
     "step",
@@ -55,6 +56,7 @@ _HOMES = {
     "Program": "program.program",
     "capture": "api.capture",
     "compile": "api.compile",
+    "configure": "api.configure",
     "explain": "api.explain",
     "load": "cache.serialize.artifact",
     "step": "api.step",
@@ -70,19 +72,8 @@ def __getattr__(name: str) -> _Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     with _no_garbage_collection():
-        found = getattr(_import_module(f"foregrad.{_HOMES[name]}"), name)
-    _start()
-    return found
+        return getattr(_import_module(f"foregrad.{_HOMES[name]}"), name)
 
 
 def __dir__() -> list[str]:
     return [*__all__, "graph"]
-
-
-def _start() -> None:
-    """Let training start sooner, where torch is used: the command line looks at files and caches without it."""
-    if "torch" in _sys.modules:
-        _import_module("foregrad.torch_private.startup").spare_the_compiler()
-
-
-_start()

@@ -67,6 +67,7 @@ def test_a_warm_start_is_timed_and_needs_no_tracing(tmp_path: Path):
         "--sides",
         "eager",
         "cache hit",
+        "cache hit, lazy_dynamo",
         "signed artifact",
         "data-only artifact, kernels kept",
         "data-only artifact, nothing kept",
@@ -79,7 +80,7 @@ def test_a_warm_start_is_timed_and_needs_no_tracing(tmp_path: Path):
     for options in (*measured, "--json", figures), ("--figures", figures, "--markdown", page):
         subprocess.run([*command, *options], check=True, capture_output=True, text=True, timeout=240)
     runs = {run["side"]: run for run in json.loads(figures.read_text())["runs"]}
-    assert len(runs) == 6
+    assert len(runs) == 7
     assert all(run["losses"] == runs["eager"]["losses"] for run in runs.values())
     assert "| first step, signed artifact |" in page.read_text()
     assert "second step, data-only artifact, kernels kept / compiled anew, kernels kept" in page.read_text()

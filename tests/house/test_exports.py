@@ -19,6 +19,7 @@ PUBLIC = [
     "UntrustedArtifact",
     "capture",
     "compile",
+    "configure",
     "explain",
     "load",
     "step",

@@ -10,6 +10,7 @@ from foregrad.runtime.options import Options
 from tests.house.source import ROOT, modules
 
 PAGE = (ROOT / "docs" / "options.md").read_text()
+SETTINGS = ["keep_freed_memory", "lazy_dynamo"]
 COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress"]
 
 #: Where the whole environment is handed on, changed for a while, or is an object that the user's code has read.
@@ -26,9 +27,13 @@ def test_compile_and_step_have_these_options():
     assert [field.name for field in fields(Options)] == ["backend", "passes", "shows_progress", "cache", "dynamic"]
 
 
+def test_configure_has_these_options():
+    assert options_of(fg.configure) == SETTINGS
+
+
 def test_the_page_has_every_option_and_variable():
     rows = {line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| `")}
-    assert rows == {*COMMON, "python"} | {variable.name for variable in environment.OWN}
+    assert rows == {*COMMON, "python", *SETTINGS} | {variable.name for variable in environment.OWN}
     assert all(f"| `{variable.name}` | {variable.says} |" in PAGE for variable in environment.OWN)
     assert all(f"`{variable.name}`" in PAGE for variable in environment.OF_OTHERS)
 

@@ -1,4 +1,4 @@
-"""Memory that a step has freed is there for the next one."""
+"""Memory that a step has freed: malloc keeps it for the next one where `fg.configure` has asked for that."""
 
 import os
 import subprocess
@@ -7,15 +7,16 @@ from types import SimpleNamespace
 
 import pytest
 
+import foregrad as fg
 from foregrad.process import heap
 
-# faults: pages that the system had to give, in the last of three rounds of making 64 MiB and letting go of them
+# pages that the system had to give, in the last of three rounds of making 64 MiB and letting go of them
 ROUNDS = """
 import resource
 import torch
-from foregrad.process.heap import keep_freed_memory
+import foregrad as fg
 
-keep_freed_memory()
+fg.configure(keep_freed_memory="1GiB")
 for _ in range(3):
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     values = [torch.ones(1 << 20) for _ in range(16)]
@@ -32,16 +33,35 @@ def test_freed_memory_is_kept_for_the_next_step():
     assert int(done.stdout) < PAGES // 10
 
 
-@pytest.mark.parametrize(
-    "environment",
-    [{}, {"FOREGRAD_KEEP_MEMORY": "off"}, {"MALLOC_TRIM_THRESHOLD_": "131072"}, {"GLIBC_TUNABLES": "glibc.malloc.x=1"}],
-    ids=str,
-)
-def test_a_user_who_says_otherwise_is_heard(environment, monkeypatch):
-    asked = []
-    monkeypatch.setattr(heap.sys, "platform", "linux")
-    monkeypatch.setattr(heap.ctypes, "CDLL", lambda _: SimpleNamespace(mallopt=lambda *given: asked.append(given)))
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
-    heap.keep_freed_memory.__wrapped__()
-    assert bool(asked) is not bool(environment)
+@pytest.fixture
+def asked(monkeypatch):
+    """What malloc is asked for."""
+    found = []
+    malloc = SimpleNamespace(mallopt=lambda *given: found.append(given) or 1)
+    monkeypatch.setattr(heap, "_of_malloc", lambda name: getattr(malloc, name, None))
+    return found
+
+
+@pytest.mark.parametrize("size", [1 << 29, "512MiB", "524288 KiB"])
+def test_sizes_are_numbers_of_bytes_or_texts(size, asked):
+    fg.configure(keep_freed_memory=size)
+    assert asked[-1] == (heap._TRIM_THRESHOLD, 1 << 29)
+
+
+@pytest.mark.parametrize("size", [0, -1, True, 1.5, "", "1", "1 GB", "lots", "2GiB", 1 << 31, b"1GiB"])
+def test_other_sizes_are_refused(size, asked):
+    with pytest.raises((TypeError, ValueError), match="keep_freed_memory is"):
+        fg.configure(keep_freed_memory=size)
+    assert not asked
+
+
+def test_nothing_is_set_where_one_option_is_wrong(asked):
+    with pytest.raises(TypeError, match="lazy_dynamo is True or False"):
+        fg.configure(keep_freed_memory="1GiB", lazy_dynamo="yes")
+    assert not asked
+
+
+def test_another_library_for_c_is_named(monkeypatch):
+    monkeypatch.setattr(heap, "_of_malloc", lambda name: None)
+    with pytest.raises(OSError, match="glibc"):
+        fg.configure(keep_freed_memory="1GiB")

@@ -16,7 +16,6 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.core.spec import Spec, is_lazy
-from foregrad.process.heap import keep_freed_memory
 from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys, ops_are_transformed
 from foregrad.torch_private.tensors import check_layout
 
@@ -40,7 +39,6 @@ class Guarded:
         self.graph, self.name, self.layouts = graph, name, layouts
         self.cuts = cuts  # where the graph was cut into regions
         self._is_given_by_hooks = name == "backward"
-        keep_freed_memory()
 
     @staticmethod
     def of(run: Runner, graph: fx.GraphModule, name: str, regions: Regions | None = None) -> Guarded:

@@ -25,7 +25,6 @@ class EnvironmentVariable:
 
 BACKEND = EnvironmentVariable("FOREGRAD_BACKEND", "the backend where none is named: `inductor`, `aoti` or `eager`")
 WINOGRAD = EnvironmentVariable("FOREGRAD_WINOGRAD", "`off`: convolutions by torch's own kernels, never by ours")
-KEEP_MEMORY = EnvironmentVariable("FOREGRAD_KEEP_MEMORY", "`off`: malloc gives memory back after each step")
 CACHE = EnvironmentVariable("FOREGRAD_CACHE", "the cache where none is named: a path, a URL, or `off`")
 CACHE_DIR = EnvironmentVariable(
     "FOREGRAD_CACHE_DIR", "the folder for all that outlives a process: programs, kernels, toolchain"
@@ -41,15 +40,11 @@ PROGRESS = EnvironmentVariable("FOREGRAD_PROGRESS", "`off`: no progress of long 
 TRACEBACK = EnvironmentVariable("FOREGRAD_TRACEBACK", "`full`: errors show foregrad's own frames too")
 
 #: Variables that foregrad is known by.
-OWN = (BACKEND, WINOGRAD, KEEP_MEMORY, CACHE, CACHE_DIR, CACHE_KEY, CACHE_VERIFY, CONFIG_DIR, PROGRESS, TRACEBACK)
+OWN = (BACKEND, WINOGRAD, CACHE, CACHE_DIR, CACHE_KEY, CACHE_VERIFY, CONFIG_DIR, PROGRESS, TRACEBACK)
 
 CXX = EnvironmentVariable("CXX", "the C++ compiler")
 XDG_CACHE_HOME = EnvironmentVariable("XDG_CACHE_HOME", "where users keep caches")
 XDG_CONFIG_HOME = EnvironmentVariable("XDG_CONFIG_HOME", "where users keep settings")
-MALLOC = tuple(
-    EnvironmentVariable(name, "how malloc keeps memory: foregrad then leaves its settings alone")
-    for name in ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-)
 
 #: Variables that others have defined.
-OF_OTHERS = (CXX, XDG_CACHE_HOME, XDG_CONFIG_HOME, *MALLOC)
+OF_OTHERS = (CXX, XDG_CACHE_HOME, XDG_CONFIG_HOME)

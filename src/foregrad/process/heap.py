@@ -1,7 +1,7 @@
-"""Heap: memory that a step has freed stays with the process, for the next step; that of dropped programs goes back.
+"""Heap: memory that malloc keeps when a step has freed it, and memory of dropped programs that it hands back.
 
 At the end of a step all of its values are free, and glibc hands what is free at the end of its heap back to the system.
-The next step then gets it page by page, each one cleared and mapped anew, which takes up to a tenth of its time.
+The next step then gets it page by page, each one cleared and mapped anew.
 """
 
 from __future__ import annotations
@@ -9,27 +9,23 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
-from functools import cache
 from typing import Any
-
-from foregrad.process.environment import KEEP_MEMORY, MALLOC
 
 #: What glibc's `mallopt` calls them: free bytes at the end of the heap from which on they go back to the system, and
 #: bytes from which on memory is not taken from the heap at all.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-#: The most that is kept, and the most that glibc allows there.
-_MOST_KEPT, _LARGEST = 1 << 30, 32 << 20
+#: The most that glibc takes for each.
+MOST_KEPT, _LARGEST = (1 << 31) - 1, 32 << 20
 
 
-@cache
-def keep_freed_memory() -> None:
-    """From now on, up to 1 GiB of it; once for a process. Not if the user has said how memory is kept."""
-    if KEEP_MEMORY.is_off or any(one.value for one in MALLOC):
-        return
+def keep_freed_memory(num_bytes: int) -> None:
+    """Have malloc keep up to so much free memory at the end of its heap. Pieces above 32 MiB are handed back as ever.
+
+    glibc then adapts its thresholds no more, and has no way to let it do so again.
+    """
     mallopt = _of_malloc("mallopt")
-    if mallopt is not None:
-        mallopt(_MMAP_THRESHOLD, _LARGEST)
-        mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
+    if mallopt is None or not (mallopt(_MMAP_THRESHOLD, _LARGEST) and mallopt(_TRIM_THRESHOLD, num_bytes)):
+        raise OSError("keep_freed_memory needs malloc of glibc, which this process does not use: leave it out")
 
 
 def return_memory_of_dropped() -> None:
