@@ -26,6 +26,7 @@ def generator_as_it_was() -> Iterator[torch.Generator]:
 class _State(TemporaryChange):
     """The state of the default generator, which comes back, in a child of the process too."""
 
+    places = ("torch.default_generator.get_state()",)
     before: torch.Tensor | None = None
 
     def change(self) -> None:

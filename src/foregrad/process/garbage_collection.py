@@ -10,6 +10,7 @@ from foregrad.process.temporary import TemporaryChange
 
 
 class _Collection(TemporaryChange):
+    places = ("gc.isenabled()",)
     was_enabled = False
 
     def change(self) -> None:

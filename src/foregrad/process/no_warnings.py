@@ -14,6 +14,8 @@ class _Filter(TemporaryChange):
     """A filter that ignores the warnings of quiet threads. `warnings.catch_warnings` is one for all threads: two of
     them that end in the order in which they began leave the filters of the first to the process."""
 
+    places = ("warnings.filters",)
+
     def __init__(self) -> None:
         super().__init__()
         self._entry: Any = ("ignore", self, Warning, None, 0)

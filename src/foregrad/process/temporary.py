@@ -12,6 +12,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from foregrad.process.forks import in_child, is_mine, lock
@@ -23,6 +24,9 @@ _all: weakref.WeakSet[TemporaryChange] = weakref.WeakSet()
 
 class TemporaryChange:
     """A change of the process. `change` makes it and `put_back` undoes it; each may be called twice in a row."""
+
+    #: What is otherwise, by name: `docs/process.md` has the reason for each.
+    places: tuple[str, ...]
 
     def __init__(self) -> None:
         self._holders: dict[object, int] = {}  # the thread of each
@@ -88,6 +92,7 @@ class Attribute(TemporaryChange):
 
     def __init__(self, owner: Any, name: str, value: Any) -> None:
         super().__init__()
+        self.places = (name_in(owner, name),)
         self._place, self._value = (owner, name), value
         self._before: list[Any] | None = None  # empty where it is inherited
 
@@ -110,6 +115,12 @@ def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
     """Inside, a module or class has another value for an attribute, for all threads: one at a time."""
     with Attribute(owner, name, value).held():
         yield
+
+
+def name_in(owner: Any, name: str) -> str:
+    """An attribute of a module or class, by its whole name."""
+    home = owner.__name__ if isinstance(owner, ModuleType) else f"{owner.__module__}.{owner.__qualname__}"
+    return f"{home}.{name}"
 
 
 def _let_go() -> None:

@@ -21,11 +21,11 @@ from typing import Any
 
 import torch
 
-from foregrad.process.temporary import TemporaryChange
+from foregrad.process.temporary import TemporaryChange, name_in
 from foregrad.torch_private.autograd import CHECKPOINT_OF_SAVED
 from foregrad.torch_private.autograd_engine import FUNCTION_CALLS
 from foregrad.torch_private.modules import MODULE_CALL
-from foregrad.torch_private.native_code import dynamo_frames
+from foregrad.torch_private.native_code import DYNAMO_FRAMES, dynamo_frames
 from foregrad.torch_private.training import SCALED_STEP
 
 #: What a replacement does: given the original, and the arguments of the call.
@@ -41,6 +41,7 @@ class Replacement(TemporaryChange):
         super().__init__()
         self.owner = owner
         self.names = names
+        self.places = tuple(name_in(owner, name) for name in names)
         self._stand_ins: dict[str, tuple[Any, Any]] = {}  # by name, each with the entry that it replaces
 
     @contextmanager
@@ -101,6 +102,8 @@ class _Generator:
 class DefaultGenerator(TemporaryChange):
     """What `torch.get_rng_state`, `torch.manual_seed` and their like work on."""
 
+    places = ("torch.random.default_generator",)
+
     def change(self) -> None:
         torch.random.default_generator = _Generator()  # type: ignore[attr-defined, assignment]
 
@@ -122,6 +125,7 @@ class DefaultGenerator(TemporaryChange):
 class NoAnomalies(TemporaryChange):
     """Anomaly mode is one for all threads; its engine looks for NaN in every gradient, which ghosts have not."""
 
+    places = ("torch.is_anomaly_enabled()",)
     before: tuple[bool, bool] | None = None
 
     def change(self) -> None:
@@ -140,6 +144,7 @@ class NoTorchCompile(Replacement):
 
     def __init__(self) -> None:
         super().__init__(None)
+        self.places = (DYNAMO_FRAMES,)
 
     def change(self) -> None:
         found = dynamo_frames()

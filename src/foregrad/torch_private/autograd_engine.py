@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.autograd.function import _SingleLevelFunction
 
-from foregrad.process.temporary import TemporaryChange
+from foregrad.process.temporary import TemporaryChange, name_in
 
 __all__ = ["FUNCTION_CALLS", "accumulate", "apply_of", "functions_take", "run_engine", "with_engine"]
 
@@ -61,6 +61,8 @@ def functions_take(swap: Callable[[Any], Any]) -> Iterator[None]:
 
 
 class _FunctionCalls(TemporaryChange):
+    places = (name_in(_SingleLevelFunction, "apply"),)
+
     def change(self) -> None:
         _SingleLevelFunction.apply = classmethod(_apply)  # type: ignore[attr-defined]
 

@@ -31,6 +31,8 @@ _LOGGERS = ("torch._subclasses.fake_tensor", "torch._inductor.ir", "torch.fx.exp
 class _Quiet(TemporaryChange):
     """Loggers of torch that leave out what a thread does which wants it so."""
 
+    places = tuple(f"filters of the logger {name}" for name in _LOGGERS)
+
     def change(self) -> None:
         for name in _LOGGERS:
             logging.getLogger(name).addFilter(self._filter)

@@ -56,6 +56,7 @@ def inductor_draws_like_eager() -> Iterator[None]:
 class _BernoulliOfEager(TemporaryChange):
     """Inductor's lowering of one op, which all threads share, replaced by a call of the kernel."""
 
+    places = ("torch._inductor.lowering.lowerings",)
     before: Any = None
 
     def change(self) -> None:
@@ -112,6 +113,12 @@ def compile_with_inductor(
 class _Fallbacks(TemporaryChange):
     """Ops that Inductor leaves to torch because it does not know them. It would remember them, and the layouts that
     they were given: others in a backward than in a forward."""
+
+    places = (
+        "torch._inductor.graph.make_fallback",
+        *(f"torch._inductor.lowering.{name}" for name in ("lowerings", "fallbacks", "needs_realized_inputs")),
+        "torch._inductor.lowering._maybe_layout_constraints",
+    )
 
     def __init__(self) -> None:
         super().__init__()

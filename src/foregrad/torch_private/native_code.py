@@ -16,6 +16,7 @@ from foregrad.process.package import FOLDER
 from foregrad.torch_private.autograd_graph import parts
 
 __all__ = [
+    "DYNAMO_FRAMES",
     "NO_TORCH_FUNCTION",
     "dynamo_frames",
     "has_hidden_hooks",
@@ -36,10 +37,15 @@ def hide_from_dynamo(function: Any) -> Any:
     return function
 
 
+#: What torch.compile asks for what it does with the frames of a function.
+DYNAMO_FRAMES = "torch._dynamo.eval_frame._callback_from_stance"
+
+
 def dynamo_frames() -> tuple[Any, str] | None:
-    """What torch.compile asks for what it does with the frames of a function, if anybody uses it in this process."""
-    module = sys.modules.get("torch._dynamo.eval_frame")
-    return None if module is None else (module, "_callback_from_stance")
+    """The module and the name of that, if anybody uses torch.compile in this process."""
+    home, _, name = DYNAMO_FRAMES.rpartition(".")
+    module = sys.modules.get(home)
+    return None if module is None else (module, name)
 
 
 def has_hidden_hooks(tensor: torch.Tensor) -> bool:

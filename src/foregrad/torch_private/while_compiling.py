@@ -64,10 +64,14 @@ def while_compiling(function: Callable[P, T]) -> Callable[P, T]:
     return run
 
 
+_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
+
+
 class _OwnFolder(TemporaryChange):
     """The folder in which Inductor writes and from which it loads code: one of ours, which nobody else can write. Its
     own is in the temporary folder, under a name that anybody can take first."""
 
+    places = (f"os.environ: {_FOLDER}",)
     before: str | None = None
     is_changed = False
 
@@ -84,9 +88,6 @@ class _OwnFolder(TemporaryChange):
         else:
             os.environ[_FOLDER] = self.before
         self.is_changed = False
-
-
-_FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 
 
 class _Compiling:
