@@ -70,14 +70,18 @@ def _of_header(saved: Saved, chance: random.Random) -> Saved:
 def _of_text(saved: Saved, chance: random.Random) -> Saved:
     try:
         table = saved.table
-        one = chance.choice([one for one in table if one["is"] == "function"])
+        lines = chance.choice([one for one in table if one["is"] == "function"])["lines"]["items"]
+        for _ in range(chance.randint(1, 4)):
+            holder, place = lines, chance.randrange(len(lines))
+            if isinstance(lines[place], dict):  # a check
+                holder = table[lines[place]["at"]]["parts"]
+                place = chance.choice(list(holder))
+            words = _WORDS.findall(str(holder[place]))
+            start, fragment = chance.randrange(len(words) + 1), chance.choice(FRAGMENTS)
+            words[start : start + chance.randint(0, 2)] = [fragment, *chance.choice(([], [" "]))]
+            holder[place] = "".join(words)
     except (ValueError, TypeError, KeyError, AttributeError, IndexError):
         return saved
-    words = _WORDS.findall(str(one.get("text")))
-    for _ in range(chance.randint(1, 4)):
-        place, fragment = chance.randrange(len(words) + 1), chance.choice(FRAGMENTS)
-        words[place : place + chance.randint(0, 2)] = [fragment, *chance.choice(([], [" "]))]
-    one["text"] = "".join(words)
     return saved.with_table(table)
 
 

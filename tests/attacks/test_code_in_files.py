@@ -30,10 +30,19 @@ def with_text(saved: Saved, line: str, name: str = "call") -> Saved:
     table = saved.table
     for one in table:
         if one.get("is") == "function" and one["name"] == name:
-            head, rest = one["text"].split("\n", 1)
-            one["text"] = f"{head}\n    {line}\n{rest}"
+            one["lines"]["items"][1:1] = f"    {line}".split("\n")
             one.pop("bytecode", None)
     return saved.with_table(table)
+
+
+def with_check(saved: Saved, parts: dict[str, Any]) -> Saved:
+    """The program with one more check in its calls."""
+    table, (place,) = saved.with_objects({"is": "made", "kind": "Check", "parts": parts})
+    for one in table:
+        if one.get("is") == "function" and one["name"] == "call":
+            one["lines"]["items"].insert(1, {"is": "object", "at": place})
+            one.pop("bytecode", None)
+    return shifted(saved.with_table(table), 1)
 
 
 def with_name(saved: Saved, *objects: Any, line: str = "hostile()") -> Saved:
@@ -85,7 +94,6 @@ LINES = [
     f"for x in {CREATES}: pass",
     f"while {CREATES}: pass",
     f"if args is None or {CREATES}: return MISS",
-    f"if args is not None: return MISS  # {CREATES}: x was y",
     f"return MISS if {CREATES} else MISS",
     f"raise {CREATES}",
     f"yield {CREATES}",
@@ -165,11 +173,31 @@ def test_nobody_gets_hold_of_a_dict_of_attributes(line: str, tmp_path: Path):
 
 
 def test_a_remark_is_not_run(tmp_path: Path):
-    """What is looked at when a check fails stands in a remark, and is shown to people."""
-    saved = with_text(step(), f"if args is not None: return MISS  # {CREATES}: x was y")
-    saved.write(tmp_path / "file.fg")
-    with pytest.raises(fg.UntrustedArtifact):
-        fg.load(tmp_path / "file.fg")
+    """What is looked at when a check fails is said beside it, and shown to people."""
+    for part in ("looked_at", "condition"):
+        parts = {"condition": "args is not None", "words": "x", "was": "y", "looked_at": "x", "indent": "    "}
+        saved = with_check(step(), {**parts, part: CREATES})
+        saved.write(tmp_path / "file.fg")
+        with pytest.raises(fg.UntrustedArtifact):
+            fg.load(tmp_path / "file.fg")
+
+
+CHECKS = [
+    {"condition": "args is None", "words": f"x\n    {CREATES}", "indent": "    "},
+    {"condition": f"args is None: {CREATES}\n    if args is None", "indent": "    "},
+    {"condition": "args is None", "indent": f"    {CREATES}\n    "},
+    {"condition": "args is None", "words": "x", "was": 3, "indent": "    "},
+    {"condition": "args is None", "words": ["x"], "indent": "    "},
+    {"condition": "args is None", "looked_at": "1 +", "indent": "    "},
+    {"condition": "args is None", "looked_at": "args", "about": ["x"], "indent": "    "},
+    {"condition": "args is None"},
+    {"words": "x"},
+]
+
+
+@pytest.mark.parametrize("parts", CHECKS, ids=range(len(CHECKS)))
+def test_a_check_is_one_line_of_text(parts: dict[str, Any], tmp_path: Path):
+    assert attempt(with_check(step(), parts), tmp_path / "file.fg") == "CorruptArtifact"
 
 
 KNOWN = [

@@ -150,11 +150,11 @@ def test_a_guard_of_an_entry_is_checked(cache: fg.Cache):
 
 
 def test_bytecode_of_another_python_is_left_alone():
-    text = "def double(x):\n    return factor * x\n"
-    made = Generated("double", text, {"factor": 2})
-    assert Generated("double", text, {"factor": 3}, bytecode=made.compiled()).load()(2) == 6
-    assert Generated("double", text, {"factor": 3}, bytecode=b"\0\0\r\nanything").load()(2) == 6
-    broken = Generated("double", text, {"factor": "a"}, bytecode=made.compiled()).load()
+    lines = ("def double(x):", "    return factor * x")
+    made = Generated("double", lines, {"factor": 2})
+    assert Generated("double", lines, {"factor": 3}, bytecode=made.compiled()).load()(2) == 6
+    assert Generated("double", lines, {"factor": 3}, bytecode=b"\0\0\r\nanything").load()(2) == 6
+    broken = Generated("double", lines, {"factor": "a"}, bytecode=made.compiled()).load()
     with pytest.raises(TypeError) as caught:
         broken(1.5)
     assert "return factor * x" in "".join(traceback.format_exception(caught.value))

@@ -45,7 +45,8 @@ def make_capture(
     origin: CaptureOrigin,
 ) -> Capture:
     """Compile a program, and write the call that guards and runs it."""
-    source, sizes = Source(), captured.stage.recording.sizes
+    sizes = captured.stage.recording.sizes
+    source = Source(has_sizes=sizes is not None)
     source.namespace["MISS"] = MISS
     with claimed_halves(options.cache, program, options, origin) as halves:
         with source.block("def call(args, kwargs):"):

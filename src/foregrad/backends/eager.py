@@ -41,15 +41,17 @@ def graph_source(module: fx.GraphModule, name: str) -> tuple[str, dict[str, Any]
     names = UniqueNames({n.name for n in graph.nodes})
     last_use = _last_uses(graph)
     lines: list[str] = []
+    is_again = False
     inputs = [n.name for n in graph.nodes if n.op == "placeholder"]
     for node in graph.nodes:
         if node.op == "get_attr":
+            is_again = False
             lines.append(f"{node.name} = {names.of('constant', getattr(module, str(node.target)))}")
         elif node.op == "call_function":
-            indent = "    " if node.meta.get("is_again") else ""
-            if indent and not (lines and lines[-1].startswith(indent)):  # its casts are in the graph
+            was_again, is_again = is_again, bool(node.meta.get("is_again"))
+            if is_again and not was_again:  # its casts are in the graph
                 lines.append(f"with {names.of('autocast_disabled', autocast_disabled)}():")
-            lines.append(f"{indent}{node.name} = {_call(node, names)}")
+            lines.append(f"{'    ' if is_again else ''}{node.name} = {_call(node, names)}")
         dead = [n.name for n in last_use.get(node, ())]
         if dead and lines:
             lines[-1] += f"; del {', '.join(dead)}"

@@ -1,6 +1,7 @@
 """Generated functions: Python that was written by foregrad, and the objects that its names stand for.
 
-A function remembers both, so that it can be kept in a file and made again from it.
+A function remembers both, so that it can be kept in a file and made again from it. Checks are values among its lines:
+who leaves some out, or says which one fails, asks them and not their text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import linecache
 import marshal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from importlib.util import MAGIC_NUMBER
 from types import CodeType
 from typing import Any, Protocol
@@ -21,15 +23,42 @@ class Recipe(Protocol):
     def make(self) -> Any: ...
 
 
+@dataclass(frozen=True)
+class Check:
+    """A line that ends a call which is not for its arguments: `if a1 != 2: return MISS  # scale was 2`."""
+
+    condition: str
+    words: str = ""  # what is wrong where it holds; with `was` what it is about, such as `scale`
+    was: str = ""
+    looked_at: str = ""  # an expression for what is there now
+    about: str = ""  # the name of the guard that it asks, or `REPLACED` or `KEPT_TOO`
+    indent: str = ""
+
+    def __str__(self) -> str:
+        remark = f"{self.words} was {self.was}" if self.was else self.words
+        return f"{self.indent}if {self.condition}: return MISS{f'  # {remark}' if remark else ''}"
+
+    def returning(self, value: str) -> str:
+        """The line with another result."""
+        return f"{self.indent}if {self.condition}: return {value}"
+
+
+Line = str | Check
+
+
 @dataclass(frozen=True, eq=False)
 class Generated:
-    """The text of a function, the objects that its names stand for, and for some of these how they were made."""
+    """The lines of a function, the objects that its names stand for, and for some of these how they were made."""
 
     name: str
-    text: str
+    lines: tuple[Line, ...]
     namespace: Mapping[str, Any]
     recipes: Mapping[str, Recipe] = field(default_factory=dict)
     bytecode: bytes = b""  # of the text, where another process has compiled it
+
+    @cached_property
+    def text(self) -> str:
+        return "".join(f"{line}\n" for line in self.lines)
 
     def load(self) -> Callable[..., Any]:
         """Run the text, which tracebacks can show, and return the function that it defines."""
@@ -58,7 +87,7 @@ class Generated:
 
 def load_source(text: str, namespace: Mapping[str, Any], name: str) -> Callable[..., Any]:
     """The function `name` that a text defines."""
-    return Generated(name, text, namespace).load()
+    return Generated(name, tuple(text.rstrip("\n").split("\n")), namespace).load()
 
 
 def generated_of(function: Any) -> Generated | None:

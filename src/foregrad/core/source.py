@@ -5,24 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
-from foregrad.core.generated import Generated, Recipe
+from foregrad.core.generated import Check, Generated, Line, Recipe
 from foregrad.core.size import VARYING
 
 
 class Source:
     """Lines of a function, with the names that it uses."""
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
+    def __init__(self, *, has_sizes: bool = False) -> None:
+        self._lines: list[Line] = []
         self._indent = ""
         self._names: dict[int, str] = {}
-        self.namespace: dict[str, Any] = {}
+        self.namespace: dict[str, Any] = {"math": math} if has_sizes else {}  # which formulas of sizes name
         self._recipes: dict[str, Recipe] = {}
 
     def line(self, text: str) -> None:
         self._lines.append(self._indent + text)
+
+    def check(self, check: Check) -> None:
+        self._lines.append(replace(check, indent=self._indent))
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
@@ -53,9 +57,4 @@ class Source:
         return repr(value) if isinstance(value, VARYING) else self.name("k", value)
 
     def load(self, name: str) -> Callable[..., Any]:
-        if any("math." in line for line in self._lines):  # a formula of sizes
-            self.namespace.setdefault("math", math)
-        return Generated(name, str(self), self.namespace, self._recipes).load()
-
-    def __str__(self) -> str:
-        return "".join(line + "\n" for line in self._lines)
+        return Generated(name, tuple(self._lines), self.namespace, self._recipes).load()

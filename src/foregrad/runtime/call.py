@@ -155,10 +155,12 @@ class CallWriter:
 
     def _results(self) -> str:
         """The targets that the autograd function's results are unpacked to."""
+        return "".join(f"{name}, " for name in self._result_names()) or "_"
+
+    def _result_names(self) -> list[str]:
         names = [self._result_name(place) for place in self.outputs]
         names += [f"o{number}" for number in self.others]
-        names += [f"c{i}" for i in range(len(self.carried))]
-        return "".join(f"{name}, " for name in names) or "_"
+        return [*names, *(f"c{i}" for i in range(len(self.carried)))]
 
     def _result_name(self, place: int) -> str:
         is_output = self.program.signature.outputs[place].role == "output"
@@ -242,7 +244,7 @@ class CallWriter:
         return AutogradFunction(name, self._forward(), self._backward())
 
     def _forward(self) -> Callable[..., Any]:
-        source = Source()
+        source = Source(has_sizes=bool(self.dims))
         names = ", ".join(["ctx", *self.leading, *self._tensors()])
         with source.block(f"def forward({names}):"):
             if self.dims:
@@ -324,8 +326,8 @@ class CallWriter:
         return names + [f"o{number}" for number in self.others if number not in self.sources]
 
     def _backward(self) -> Callable[..., Any]:
-        source = Source()
-        names = [f"g_{name}" for name in self._results().rstrip(", ").split(", ")]
+        source = Source(has_sizes=bool(self.dims))
+        names = [f"g_{name}" for name in self._result_names()]
         tangents = [self._tangent(number) for number in self.sources]
         with source.block(f"def backward({', '.join(['ctx', *names])}):"):
             if self.standing:

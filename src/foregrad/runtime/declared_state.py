@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.generated import Check
 from foregrad.core.size import VARYING, Shape
 from foregrad.core.source import Source
 from foregrad.core.spec import is_number
@@ -20,7 +21,7 @@ from foregrad.record.lift.declared_state import Container, Declared, Slot
 from foregrad.record.symbols.data_values import ItemOf
 from foregrad.record.symbols.numbers import INFIX, Expression, Told
 from foregrad.record.trace import OuterRef, Ref
-from foregrad.runtime.guards.reasons import check
+from foregrad.runtime.guards.reasons import check_that
 
 
 class StateReader:
@@ -32,8 +33,8 @@ class StateReader:
         self.bound = bound  # tensors by id: the names that they are bound to
         self.numbers = declared.numbers
 
-    def miss_if(self, condition: str, expression: str = "", label: str = "", was: Any = None) -> None:
-        self.source.line(check(condition, expression, label, was))
+    def compare(self, condition: str, expression: str, label: str, was: Any) -> None:
+        self.source.check(check_that(condition, expression, label, was))
 
     # -- containers -------------------------------------------------------------------------------------
 
@@ -66,16 +67,16 @@ class StateReader:
 
     def _check(self, container: Container) -> None:
         name, items = f"h{container.index}", container.items
-        self.miss_if(f"len({name}) != {len(items)}", f"len({name})", f"entries in {container.slot.name}", len(items))
+        self.compare(f"len({name}) != {len(items)}", f"len({name})", f"entries in {container.slot.name}", len(items))
         missing = []
         for key, value in items.items():
             slot = container.slot_of(key)
             if isinstance(value, torch.Tensor) or is_number(value):
                 missing += [f"{self._key(slot)} not in {name}"] if isinstance(container.value, dict) else []
             elif not isinstance(value, (dict, list, tuple)):
-                self.miss_if(self._differs(slot, value), self.slot(slot), slot.name, value)
+                self.compare(self._differs(slot, value), self.slot(slot), slot.name, value)
         if missing:
-            self.miss_if(" or ".join(missing), f"list({name})", f"entries in {container.slot.name}", list(items))
+            self.compare(" or ".join(missing), f"list({name})", f"entries in {container.slot.name}", list(items))
 
     def _key(self, slot: Slot) -> str:
         return key_text(slot.key, self.source, self.bound)
@@ -95,7 +96,7 @@ class StateReader:
             if tensors and len(tensors) == len(container.items) and not isinstance(container.value, dict):
                 names = "".join(f"{key_text(t, self.source, self.bound)}, " for t in tensors)
                 same = f"all(map({self.source.name('is_', operator.is_)}, h{container.index}, ({names})))"
-                self.miss_if(f"not {same}")
+                self.source.check(Check(f"not {same}", "a list of the state holds other tensors"))
 
     # -- numbers ----------------------------------------------------------------------------------------
 
@@ -121,14 +122,14 @@ class StateReader:
                 self.source.line(f"n{expression.index} = {names[0]}.item()")
                 continue
             self.source.line(f"n{expression.index}, *rest = map({number_of}, ({', '.join(names)}))")
-            self.miss_if(f"rest.count(n{expression.index}) != {len(names) - 1}")
+            self.source.check(Check(f"rest.count(n{expression.index}) != {len(names) - 1}"))
 
     def _number(self, expression: Expression) -> None:
         name = f"n{expression.index}"
         if expression.function is None:
             self.source.line(f"{name} = {self.slot(self.declared.slots[expression.source])}")
             kind = type(expression.value).__name__
-            self.miss_if(f"type({name}) is not {kind}", name, expression.text, expression.value)
+            self.compare(f"type({name}) is not {kind}", name, expression.text, expression.value)
             return
         args = [f"n{a.index}" if isinstance(a, Expression) else self.source.constant(a) for a in expression.args]
         if expression.function in INFIX:
@@ -143,12 +144,12 @@ class StateReader:
         name, value = f"n{told.expression.index}", told.value
         said = name, f"{told.expression.text} ({told.line})", value
         if isinstance(value, bool):
-            self.miss_if(f"{name} is not {value}", *said)
+            self.compare(f"{name} is not {value}", *said)
         elif value != value:
-            self.miss_if(f"{name} == {name}", *said)
+            self.compare(f"{name} == {name}", *said)
         else:
             sign = f" or str({name}) != {str(value)!r}" if value == 0 else ""
-            self.miss_if(f"{name} != {self.source.constant(value)}{sign}", *said)
+            self.compare(f"{name} != {self.source.constant(value)}{sign}", *said)
 
 
 def _needed(wanted: Iterable[Expression]) -> set[Expression]:

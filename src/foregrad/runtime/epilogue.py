@@ -132,12 +132,10 @@ def _emit(source: Source, step: Step, places: dict[Alias, int], grad_enabled: bo
         if step.is_in_place and step.grad_enabled:
             # If its base was written, autograd takes it for a leaf until asked.
             source.line(f"{source.name('history_of', history_of)}({target})")
-        args = ", ".join(
-            [_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()]
-        )
+        given = [_arg(a, source) for a in step.args] + [f"{k}={_arg(v, source)}" for k, v in step.kwargs.items()]
+        args = ", ".join(given)
         if step.func in _METHODS and not step.is_in_place:
-            viewed, _, rest = args.partition(", ")
-            source.line(f"{target} = {viewed}.{_METHODS[step.func]}({rest})")
+            source.line(f"{target} = {given[0]}.{_METHODS[step.func]}({', '.join(given[1:])})")
         elif step.func is SET_DATA:
             source.line(f"{target}.data = o{step.args[1].object}")
         elif step.is_silent:

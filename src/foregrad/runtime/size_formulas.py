@@ -15,7 +15,7 @@ Dims = tuple[int, ...]  # the sizes of one call, in the order of their symbols
 
 def formulas(sizes: Sizes, text: str) -> Callable[[Dims], tuple[Any, ...]]:
     """A function of the dimensions of a call, which gives what a text says."""
-    source = Source()
+    source = Source(has_sizes=True)
     with source.block("def values(dims):"):
         source.line(f"{dims_of(sizes)}= dims")
         source.line(f"return {text}")

@@ -6,9 +6,9 @@ capture at all. `programs.py` has the other kind of entries, which are looked fo
 
 from __future__ import annotations
 
+import ast
 import json
 import os
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -192,8 +192,12 @@ def _check_finds_all(call: Callable[..., Any], places: StatePlaces) -> None:
 
 def _parts_read(text: str, owner: str) -> str:
     """What a call reads of something, by its names there: `weight`, `bias`."""
-    tables = r"(?:\._parameters|\._buffers|\.__dict__)?"
-    parts = re.findall(rf"\b{owner}{tables}(?:\.|\[['\"]?)(\w+)", text)
+    parts: list[Any] = []
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.Subscript(holder, ast.Constant(key)) | ast.Call(ast.Attribute(holder, "get"), [ast.Constant(key)]):
+                table = holder.value if isinstance(holder, ast.Attribute) else holder  # such as `_parameters`
+                parts += [key] if isinstance(table, ast.Name) and table.id == owner else []
     return ", ".join(f"`{part}`" for part in dict.fromkeys(parts)) or "something"
 
 

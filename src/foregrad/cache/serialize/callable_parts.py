@@ -15,6 +15,7 @@ from foregrad.cache.serialize.known_names import find
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Asked": ("runtime.tangents", ("stage", "layouts")),
     "AutogradFunction": ("runtime.autograd_function", ("name", "forward", "backward")),
+    "Check": ("core.generated", ("condition", "words", "was", "looked_at", "about", "indent")),
     "CompiledBackward": (
         "runtime.backward",
         ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "live", "at"),
@@ -41,7 +42,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Redraw": ("functionalize.redraw", ("op",)),
     "SamePattern": ("runtime.guards.overlap", ("pattern",)),
     "SameState": ("runtime.guards.torch_guards", ("state",)),
-    "SameTensors": ("runtime.guards.torch_guards", ("specs", "kinds", "free")),
+    "SameTensors": ("runtime.guards.torch_guards", ("specs", "kinds", "free", "names")),
     "Series": ("backends.kernels.call_sequence", ("run", "addresses", "table")),
     "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
     "Spec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),

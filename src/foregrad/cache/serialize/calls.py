@@ -12,7 +12,7 @@ from foregrad.cache.serialize.hook_places import names_in
 from foregrad.cache.serialize.restore import Restorer, as_described
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep, CorruptArtifact
-from foregrad.core.generated import generated_of
+from foregrad.core.generated import Check, Line, generated_of
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.runtime.guards.torch_guards import SameState
 from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED
@@ -99,23 +99,25 @@ def for_artifact(call: Callable[..., Any], *, is_bare: bool) -> Callable[..., An
     found = generated_of(call)
     assert found is not None
     left_out = (REPLACED, KEPT_TOO) if is_bare else (REPLACED,)
-    lines = [line for line in found.text.splitlines() if not line.endswith(left_out)]
-    place = next(i for i, line in enumerate(lines) if line.lstrip().startswith(f"if not {PYTHON}.check()"))
     recipe: Any = found.recipes[PYTHON]
     if recipe.module_checks is None:
         raise CannotKeep(
             "it was found in a cache, and has modules with hooks or modules that are made inside, which a file cannot "
             "check.\nCompile it with cache=False."
         )
-    lines[place : place + 1] = [] if is_bare else recipe.module_checks
-    text = "\n".join([*lines, ""])
-    used = names_in(compile(text, "<a call>", "exec"))
+    lines: list[Line] = []
+    for line in found.lines:
+        about = line.about if isinstance(line, Check) else ""
+        if about == PYTHON:
+            lines += () if is_bare else recipe.module_checks
+        elif about not in left_out:
+            lines.append(line)
+    kept = replace(found, lines=tuple(lines), bytecode=b"")
+    used = names_in(compile(kept.text, "<a call>", "exec"))
     return replace(
-        found,
-        text=text,
+        kept,
         namespace={name: value for name, value in found.namespace.items() if name in used},
         recipes={name: value for name, value in found.recipes.items() if name in used},
-        bytecode=b"",
     ).load()
 
 

@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from foregrad.cache.serialize.allow_list import refused
 from foregrad.core.errors import CorruptArtifact
-from foregrad.runtime.sentinels import TENSORS
+from foregrad.core.generated import Check, Line
 
 _NAME = re.compile(r"_?[A-Za-z][A-Za-z0-9_]*|_", re.ASCII)
-_REMARK = re.compile(r": return MISS  # (.*)$")
 _LONGEST = 8 << 20
 _DEEPEST = 64
 
@@ -77,12 +76,14 @@ class Described:
         return self.functions | self.modules | self.values | self.libraries
 
 
-def checked_code(name: str, text: str, described: Described) -> str:
-    """The text of the function `name`, written anew."""
-    if not _NAME.fullmatch(name) or len(text) > _LONGEST or any(end in text for end in "\r\f\0"):
-        raise CorruptArtifact(f"the text of a function is none: {name!r:.40}, {len(text)} characters")
+def checked_code(name: str, lines: Any, described: Described) -> tuple[Line, ...]:
+    """The lines of the function `name`, written anew."""
+    are_lines = type(lines) is tuple and all(map(_is_line, lines))
+    length = sum(len(str(line)) for line in lines) if are_lines else 0
+    if not _NAME.fullmatch(name) or not are_lines or length > _LONGEST:
+        raise CorruptArtifact(f"the lines of a function are none: {name!r:.40}, {length} characters")
     try:
-        return "".join(f"{line}\n" for line in _Function(name, described).lines(text))
+        return tuple(_Function(name, described).lines(lines))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise CorruptArtifact(f"the text of the function {name} cannot be parsed: {error!r:.200}") from None
 
@@ -100,13 +101,12 @@ class _Function:
             if not _NAME.fullmatch(one) or one in BUILTINS:
                 raise CorruptArtifact(f"a function cannot have the name {one!r:.80}")
 
-    def lines(self, text: str) -> Iterator[str]:
-        head, *body = text.split("\n")
-        yield self._head(head)
+    def lines(self, lines: Sequence[Line]) -> Iterator[Line]:
+        head, *body = lines
+        yield self._head(str(head))
         for piece in _statements(body):
-            lines = piece.split("\n")
-            for one in ast.parse(piece).body:
-                yield from self._statement(one, "    ", lines)
+            for one in ast.parse("\n".join(str(line)[4:] for line in piece)).body:
+                yield from self._statement(one, "    ", piece)
 
     def _head(self, line: str) -> str:
         definition = ast.parse(f"{line}\n    pass").body[0]
@@ -123,12 +123,11 @@ class _Function:
 
     # -- statements -------------------------------------------------------------------------------------
 
-    def _statement(self, one: ast.stmt, indent: str, lines: list[str]) -> Iterator[str]:
+    def _statement(self, one: ast.stmt, indent: str, lines: list[Line]) -> Iterator[Line]:
         if isinstance(one, ast.If) and not one.orelse:
-            test, remark = ast.unparse(self._truth(one.test)), ""
+            test = ast.unparse(self._truth(one.test))
             if _is_miss(one) and "MISS" in self._known:
-                remark = self._remark(lines[one.lineno - 1])
-                yield f"{indent}if {test}: return MISS{remark}"
+                yield self._check(test, indent, lines[one.lineno - 1])
                 return
             yield f"{indent}if {test}:"
             yield from self._block(one.body, indent, lines)
@@ -145,7 +144,7 @@ class _Function:
         else:
             yield f"{indent}{ast.unparse(self._simple(one))}"
 
-    def _block(self, body: list[ast.stmt], indent: str, lines: list[str]) -> Iterator[str]:
+    def _block(self, body: list[ast.stmt], indent: str, lines: list[Line]) -> Iterator[Line]:
         for one in body:
             yield from self._statement(one, f"{indent}    ", lines)
 
@@ -175,19 +174,12 @@ class _Function:
             raise refused("a block that catches other errors")
         return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
-    def _remark(self, line: str) -> str:
-        """What is said when a check fails: an expression to look at, which is checked too, and words."""
-        found = _REMARK.search(line)
-        if found is None:
-            return ""
-        words = "".join(c if c.isprintable() else "?" for c in found[1])
-        looked_at, _, rest = words.partition(": ")
-        if not words.startswith(TENSORS):
-            try:
-                looked_at = ast.unparse(self._value(ast.parse(looked_at, mode="eval").body))
-            except (SyntaxError, ValueError):
-                return ""
-        return f"  # {looked_at}: {rest}"
+    def _check(self, test: str, indent: str, said: Line) -> Check:
+        """A check with what is said when it fails: words, and an expression to look at, which is checked too."""
+        if isinstance(said, str):
+            return Check(test, indent=indent)
+        looked_at = said.looked_at and ast.unparse(self._value(ast.parse(said.looked_at, mode="eval").body))
+        return replace(said, condition=test, looked_at=looked_at, indent=indent)
 
     # -- assignments ------------------------------------------------------------------------------------
 
@@ -340,20 +332,27 @@ _EXPRESSIONS: dict[type, Callable[[_Function, Any], ast.expr]] = {
 }
 
 
-def _statements(lines: list[str]) -> Iterator[str]:
+def _is_line(line: Any) -> bool:
+    """Whether this is one line of text, or a check that is one and says what can be shown."""
+    if type(line) is Check and all(type(part) is str and part.isprintable() for part in vars(line).values()):
+        return True
+    return type(line) is str and not any(end in line for end in "\n\r\f\0")
+
+
+def _statements(lines: list[Line]) -> Iterator[list[Line]]:
     """The statements of a function's body, blocks as a whole: each is parsed by itself, in little memory."""
-    piece: list[str] = []
+    piece: list[Line] = []
     for line in lines:
-        inner = line[4:]
-        if line[:4].strip() or (line and not inner):
+        text = str(line)
+        if text[:4].strip() or (text and not text[4:]):
             raise SyntaxError("a line is not indented by four spaces")
-        goes_on = inner.startswith((" ", "except ", "except:")) or not inner
+        goes_on = text[4:].startswith((" ", "except ", "except:")) or not text
         if piece and not goes_on:
-            yield "\n".join(piece)
+            yield piece
             piece = []
-        piece.append(inner)
-    if any(line.strip() for line in piece):
-        yield "\n".join(piece)
+        piece.append(line)
+    if any(str(line).strip() for line in piece):
+        yield piece
 
 
 def _dict_of(owner: ast.expr) -> ast.Attribute:

@@ -31,7 +31,7 @@ from foregrad.torch_private.serialization import plain_tree_spec_from_text
 #: Kinds of objects that may be made from any file. Each only holds its parts, or calls those that are functions here.
 _KINDS = frozenset(
     (
-        "AutogradFunction", "CompiledBackward", "Fitting", "FromList", "Guarded", "InGradMode", "NumberSpec",
+        "AutogradFunction", "Check", "CompiledBackward", "Fitting", "FromList", "Guarded", "InGradMode", "NumberSpec",
         "Numbered", "Numbers", "Overlap", "Pure", "RareBackward", "Redraw", "SamePattern", "SameState", "SameTensors",
         "Spec", "Tangents",
     )
@@ -52,10 +52,10 @@ class DataOnly(Restorer):
         self._backend = backend
 
     def _function(self, data: Any) -> Any:
-        text = checked_code(data["name"], data["text"], self._described(data["names"]))
+        lines = checked_code(data["name"], self(data["lines"]), self._described(data["names"]))
         names = {name: self(value) for name, value in data["names"].items()}
         recipes = {n: self(v["of"]) for n, v in data["names"].items() if isinstance(v, dict) and v["is"] == "recipe"}
-        return Generated(data["name"], text, {**names, "__builtins__": _BUILTINS}, recipes).load()
+        return Generated(data["name"], lines, {**names, "__builtins__": _BUILTINS}, recipes).load()
 
     def _described(self, names: dict[str, Any]) -> Described:
         kinds = {name: self._kind(value) for name, value in names.items()}

@@ -98,7 +98,7 @@ class Describer:
         return {
             "is": "function",
             "name": generated.name,
-            "text": generated.text,
+            "lines": self(generated.lines),
             "bytecode": bytecode,
             "names": names,
         }

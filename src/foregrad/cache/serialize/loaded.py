@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +9,12 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import GuardError
-from foregrad.core.generated import generated_of
+from foregrad.core.generated import Check, generated_of
 from foregrad.process.forks import lock
 from foregrad.process.progress import TimedPart, Timings
 from foregrad.runtime.guards.reasons import text_of
 from foregrad.runtime.guards.torch_guards import SameState, SameTensors
-from foregrad.runtime.sentinels import MISS, TENSORS
+from foregrad.runtime.sentinels import MISS
 
 
 @dataclass(frozen=True)
@@ -101,48 +100,25 @@ class Loaded:
         return f"<Loaded {self.kind} {self.name}: {len(self.captures)} programs, {self.how}>"
 
 
-_MISS = re.compile(r"^( *)if (.*?): return MISS(?:  # (.*))?$", re.MULTILINE)
-
-
 def first_miss(call: Callable[..., Any], args: Any, kwargs: Any) -> str:
     """The first check of a call that fails, in words: the call is run once more up to it."""
     found = generated_of(call)
     assert found is not None
-    checks: list[tuple[str, str]] = []
-
-    def spoken(match: re.Match[str]) -> str:
-        condition, remark = match[2], match[3] or ""
-        checks.append((condition, remark))
-        looked_at = remark.partition(": ")[0] if " was " in remark else ""
-        if remark.startswith(TENSORS):
-            looked_at = f"({condition.partition('(')[2][:-1]}, )"
-        return f"{match[1]}if {condition}: return MISS, {len(checks) - 1}, {looked_at or None}"
-
-    text = _MISS.sub(spoken, found.text)
-    result = replace(found, text=text, bytecode=b"").load()(args, kwargs)
+    lines = [
+        line.returning(f"MISS, {place}, {line.looked_at or None}") if isinstance(line, Check) else line
+        for place, line in enumerate(found.lines)
+    ]
+    result = replace(found, lines=tuple(lines), bytecode=b"").load()(args, kwargs)
     if not (isinstance(result, tuple) and len(result) == 3 and result[0] is MISS):
         return "something that it reads is not there"
-    condition, remark = checks[result[1]]
-    recipe = next((r for name, r in found.recipes.items() if f"not {name}(" in condition), None)
-    if isinstance(recipe, SameTensors) and remark.startswith(TENSORS):
-        return recipe.why_not(remark.removeprefix(TENSORS).split(" | "), result[2])
+    check: Any = found.lines[result[1]]
+    recipe = found.recipes.get(check.about)
+    if isinstance(recipe, SameTensors):
+        return recipe.why_not(result[2])
     if isinstance(recipe, SameState):
         return recipe.why_not()
-    if " was " in remark:
-        was, now = remark.partition(": ")[2], "not there" if result[2] is MISS else text_of(result[2])
-        return f"{was}, and differs in what is not shown" if was.endswith(f" was {now}") else f"{was}, is {now}"
-    return next((words for pattern, words in _WORDS.items() if pattern in condition), condition)
-
-
-#: What checks are about, for those whose text says little.
-_WORDS = {
-    "tensors_are_same": "a tensor has another shape, layout, dtype, device or requires_grad",
-    "address(": "tensors share memory otherwise",
-    "overlap_is_same": "tensors share memory otherwise",
-    "has_hooks": "a tensor has a hook that it did not have",
-    "has_other_hooks": "a tensor has other hooks than it had",
-    "answers_otherwise": "a tensor says something else where the function asks it",
-    "shares_version": "tensors share a version counter otherwise",
-    ".is_leaf": "`is_leaf` of a tensor differs from the capture",
-    "all(map(": "a list of the state holds other tensors",
-}
+    if check.was:
+        now = "not there" if result[2] is MISS else text_of(result[2])
+        was = f"{check.words} was {check.was}"
+        return f"{was}, and differs in what is not shown" if now == check.was else f"{was}, is {now}"
+    return check.words or check.condition

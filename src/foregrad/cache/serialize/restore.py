@@ -90,7 +90,7 @@ class Restorer:
         names = {name: self(value) for name, value in data["names"].items()}
         recipes = {n: self(v["of"]) for n, v in data["names"].items() if isinstance(v, dict) and v["is"] == "recipe"}
         bytecode = bytes(self._read(data["bytecode"])) if "bytecode" in data else b""
-        return Generated(data["name"], data["text"], names, recipes, bytecode).load()
+        return Generated(data["name"], self(data["lines"]), names, recipes, bytecode).load()
 
     def _made(self, data: Any) -> Any:
         make = class_of(data["kind"])

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.generated import Check
 from foregrad.core.source import Source
 from foregrad.torch_private.modules import TENSOR_TABLES
 
@@ -115,7 +116,7 @@ def write_same(source: Source, location: Location, name: str) -> None:
     """Write that a tensor is what is kept at a place, and at all that held the same."""
     with source.block("try:"):
         for place in (location, *location.twins):
-            source.line(f"if {place.emit(source, missing_ok=True)} is not {name}: return MISS")
+            source.check(Check(f"{place.emit(source, missing_ok=True)} is not {name}"))
     with source.block("except (KeyError, IndexError, ValueError, AttributeError):"):
         source.line("return MISS")
 

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 
+from foregrad.core.generated import Line
 from foregrad.core.source import Source
-from foregrad.runtime.guards.reasons import check
+from foregrad.runtime.guards.reasons import check_that
 from foregrad.torch_private.modules import HOOKS, missing_tensors
 
 
 def check_modules(
     source: Source, modules: tuple[torch.nn.Module, ...], path: Callable[[torch.nn.Module], str]
-) -> list[str]:
+) -> list[Line]:
     """The checks of the modules that the function called, as lines of the body of a call."""
     if not modules:
         return []
-    lines = ["    try:"]
+    lines: list[Line] = ["    try:"]
     for module in modules:
         different, label = " or ".join(_differs(source, module)), f"{type(module).__name__} {path(module)}".strip()
-        lines.append(f"        {check(different, source.name('m', module), label, module)}")
+        lines.append(replace(check_that(different, source.name("m", module), label, module), indent=" " * 8))
     return [*lines, "    except (AttributeError, KeyError):", "        return MISS"]
 
 

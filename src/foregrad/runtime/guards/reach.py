@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.generated import Line
 from foregrad.record.lift.locate import Location
 from foregrad.record.python.executed_code import Reads, Scope
 from foregrad.runtime.guards.files import make_file
@@ -108,7 +109,7 @@ class PythonReads:
     modules: tuple[torch.nn.Module | type, ...]  # that were called; classes of those that the function makes
     reads: Reads
     lost: Lost | None = None
-    module_checks: tuple[str, ...] | None = ()  # what a file checks in its place, as lines of Python, if one can
+    module_checks: tuple[Line, ...] | None = ()  # what a file checks in its place, if one can
 
     def make(self) -> PythonGuard:
         return Reached.of(self.reach(self.scopes(), KnownTensors())).guard

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.generated import Check
 from foregrad.torch_private.dispatch import autocast_state
 
 _MOST_SHOWN = 8
@@ -62,13 +63,12 @@ def reason_for(told: dict[str, str], before: list[dict[str, str]], changed: Sequ
     return "; ".join(parts) + (f"; and {more} more" if more else "")
 
 
-def check(condition: str, expression: str = "", name: str = "", was: Any = None) -> str:
-    """The line of a check in generated code, which says what it is about: `if a1 != 2: return MISS  # a1: scale was 2`.
+def check_that(condition: str, expression: str, name: str, was: Any) -> Check:
+    """A check of what an expression gives: `if a1 != 2: return MISS  # scale was 2`.
 
     `fg.load` has neither a capture to compare a call with nor the function to make one of: it says what it finds there.
     """
-    line = f"if {condition}: return MISS"
-    return f"{line}  # {one_line(f'{expression}: {name} was {text_of(was)}')}" if expression else line
+    return Check(condition, one_line(name), text_of(was), expression)
 
 
 def text_of(value: Any) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.generated import Check
 from foregrad.core.size import Size
 from foregrad.core.source import Source
 from foregrad.core.spec import Spec
@@ -16,7 +17,7 @@ from foregrad.core.tensor_hooks import has_other_hooks
 from foregrad.torch_private.autograd import has_hooks
 from foregrad.torch_private.guards import TensorGuards, global_state, global_state_guard
 
-Check = Callable[..., bool]
+Test = Callable[..., bool]
 
 #: Dimensions of a tensor whose size varies, and those whose stride does.
 Free = tuple[tuple[int, ...], tuple[int, ...]]
@@ -29,20 +30,21 @@ class SameTensors:
     specs: tuple[Spec, ...]
     kinds: tuple[type, ...]
     free: tuple[Free, ...] = ()  # for each tensor, where any vary
+    names: tuple[str, ...] = ()  # of the tensors, for people
 
     @staticmethod
-    def of(tensors: Sequence[Any], free: tuple[Free, ...] = ()) -> SameTensors:
-        return SameTensors(tuple(map(Spec.of, tensors)), tuple(map(type, tensors)), free)
+    def of(tensors: Sequence[Any], free: tuple[Free, ...], names: tuple[str, ...]) -> SameTensors:
+        return SameTensors(tuple(map(Spec.of, tensors)), tuple(map(type, tensors)), free, names)
 
-    def make(self) -> Check:
+    def make(self) -> Test:
         examples = [example_of(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)]
         return same_tensors(examples, self.free)
 
-    def why_not(self, names: Sequence[str], tensors: Sequence[Any]) -> str:
+    def why_not(self, tensors: Sequence[Any]) -> str:
         """How tensors differ from these, in words."""
         was = [_words(spec, kind) for spec, kind in zip(self.specs, self.kinds, strict=True)]
         now = [_words(Spec.of(t), type(t)) if isinstance(t, torch.Tensor) else f"a {type(t).__name__}" for t in tensors]
-        told = [f"{name} was {a}, is {b}" for name, a, b in zip(names, was, now, strict=True) if a != b]
+        told = [f"{name} was {a}, is {b}" for name, a, b in zip(self.names, was, now, strict=True) if a != b]
         return "; ".join(told) or "a tensor has another layout or type of device"
 
     def is_enough_for(self, tensors: Sequence[Any]) -> bool:
@@ -66,10 +68,10 @@ def free_dims(spec: Spec) -> Free:
     return size, stride
 
 
-def same_tensors(examples: Sequence[Any], free: Sequence[Free] = ()) -> Check:
+def same_tensors(examples: Sequence[Any], free: Sequence[Free] = ()) -> Test:
     sizes: Any = [_fixed(t.size(), dims) for t, (dims, _) in zip(examples, free, strict=True)] if free else None
     strides: Any = [_fixed(t.stride(), dims) for t, (_, dims) in zip(examples, free, strict=True)] if free else None
-    check: Check = TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    check: Test = TensorGuards(*examples, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return check
 
 
@@ -109,8 +111,8 @@ class SameState:
         ]
         return "; ".join(told) or "a mode differs"
 
-    def make(self) -> Check:
-        check: Check = global_state_guard(self.state).check
+    def make(self) -> Test:
+        check: Test = global_state_guard(self.state).check
         return check
 
 
@@ -120,8 +122,9 @@ def attention_kernels() -> tuple[bool, ...]:
     return cuda.flash_sdp_enabled(), cuda.mem_efficient_sdp_enabled(), cuda.math_sdp_enabled()
 
 
-def other_hooks(source: Source, name: str, hooks: tuple[Any, ...]) -> str:
-    """An expression for whether the hooks of a tensor are not those that a program runs in place of the engine."""
+def other_hooks(source: Source, name: str, hooks: tuple[Any, ...]) -> Check:
+    """A check that the hooks of a tensor are those that a program runs in place of the engine."""
     if not hooks:
-        return f"{source.name('has_hooks', has_hooks)}({name})"
-    return f"{source.name('has_other_hooks', has_other_hooks)}({name}, {source.name('hooks', hooks)})"
+        return Check(f"{source.name('has_hooks', has_hooks)}({name})", "a tensor has a hook that it did not have")
+    others = f"{source.name('has_other_hooks', has_other_hooks)}({name}, {source.name('hooks', hooks)})"
+    return Check(others, "a tensor has other hooks than it had")

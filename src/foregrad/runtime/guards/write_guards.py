@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.generated import Check
 from foregrad.core.history import (
     attributes_of,
     gets_no_gradient,
@@ -32,7 +33,7 @@ from foregrad.runtime.guards.assumptions import Assumptions
 from foregrad.runtime.guards.comparable import PLAIN, can_compare
 from foregrad.runtime.guards.module_guards import check_modules
 from foregrad.runtime.guards.overlap import Overlap, SamePattern, in_one_place
-from foregrad.runtime.guards.reasons import check, one_line
+from foregrad.runtime.guards.reasons import check_that, one_line
 from foregrad.runtime.guards.torch_guards import (
     SameState,
     SameTensors,
@@ -41,10 +42,11 @@ from foregrad.runtime.guards.torch_guards import (
     other_hooks,
     same_tensors,
 )
-from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED, TENSORS
+from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED
 from foregrad.runtime.wrapper_tensors import SameWrapper
 from foregrad.torch_private.pytree import tree_flatten
 
+_SHARED = "tensors share memory otherwise"
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
 
 
@@ -122,21 +124,25 @@ class GuardWriter:
                     self._wrapper(state.slot(slots[id(self.reals[outer])]), outer)
         state.identities()
 
-    def miss_if(self, condition: str, expression: str = "", label: str = "", was: Any = None) -> None:
-        self.source.line(check(condition, expression, label, was))
+    def compare(self, condition: str, expression: str, label: str, was: Any) -> None:
+        self.source.check(check_that(condition, expression, label, was))
+
+    def miss_if(self, condition: str, words: str = "", about: str = "") -> None:
+        self.source.check(Check(condition, words, about=about))
 
     def _state(self) -> None:
-        self.miss_if(f"not {self.source.made('state_is_same', SameState.now())}()")
+        state = self.source.made("state_is_same", SameState.now())
+        self.miss_if(f"not {state}()", about=state)
         inference = self.source.name("is_inference", torch.is_inference_mode_enabled)
         was = torch.is_inference_mode_enabled()
-        self.miss_if(f"{inference}() is not {was}", f"{inference}()", "inference mode", was)
+        self.compare(f"{inference}() is not {was}", f"{inference}()", "inference mode", was)
         if self.assumed.has_attention:
             kernels, chosen = self.source.name("attention_kernels", attention_kernels), attention_kernels()
-            self.miss_if(f"{kernels}() != {chosen}", f"{kernels}()", "kernels of attention", chosen)
+            self.compare(f"{kernels}() != {chosen}", f"{kernels}()", "kernels of attention", chosen)
 
     def _python(self) -> None:
         """What the function read in Python."""
-        self.source.line(f"if not {self.source.name(PYTHON, self.assumed.python)}.check(): return MISS")
+        self.miss_if(f"not {self.source.name(PYTHON, self.assumed.python)}.check()", about=PYTHON)
 
     def _python_again(self) -> None:
         """How to make that guard again; a file that is saved checks modules in its place."""
@@ -150,7 +156,7 @@ class GuardWriter:
         args, kwargs = self.assumed.args, self.assumed.kwargs
         count = len(args) + len(kwargs)
         different = f"len(args) != {len(args)} or len(kwargs) != {len(kwargs)}"
-        self.miss_if(different, "len(args) + len(kwargs)", "number of arguments", count)
+        self.compare(different, "len(args) + len(kwargs)", "number of arguments", count)
         if args:
             names = [self._argument_name(value) for value in args]
             self.source.line(f"{', '.join(names)}, = args")
@@ -158,7 +164,7 @@ class GuardWriter:
             for place, (name, value) in enumerate(zip(names, args, strict=True)):
                 self._value(name, value, labels.get(place, f"args.{place}"))
         if self.assumed.keeps_order:
-            self.miss_if(f"[*kwargs] != {[*kwargs]}", "[*kwargs]", "order of keyword arguments", [*kwargs])
+            self.compare(f"[*kwargs] != {[*kwargs]}", "[*kwargs]", "order of keyword arguments", [*kwargs])
         for key, value in kwargs.items():
             name = self._fresh()
             self.source.line(f"{name} = kwargs.get({key!r}, MISS)")
@@ -187,12 +193,12 @@ class GuardWriter:
         if isinstance(value, torch.Tensor):
             self._tensor(name, value, label)
         elif isinstance(value, _CONSTANT):
-            self.miss_if(f"{name} is not {self.source.constant(value)}", name, label, value)
+            self.compare(f"{name} is not {self.source.constant(value)}", name, label, value)
         elif isinstance(value, PLAIN):
             kind, known = self.source.name("type_of", type(value)), self.source.constant(value)
             same = f"{name} != {known}" if value == value else f"{name} == {name}"
             sign = f" or str({name}) != {str(value)!r}" if isinstance(value, (float, complex)) else ""
-            self.miss_if(f"type({name}) is not {kind} or {same}{sign}", name, label, value)
+            self.compare(f"type({name}) is not {kind} or {same}{sign}", name, label, value)
         elif type(value) in (tuple, list):
             self._sequence(name, value, label)
         elif type(value) is dict:
@@ -208,11 +214,11 @@ class GuardWriter:
         elif id(value) in self.outer:
             self._wrapper(name, self.outer[id(value)])
         else:  # in a container of the closure, and never used
-            self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
+            self.compare(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
 
     def _sequence(self, name: str, value: Any, label: str) -> None:
         kind = "tuple" if type(value) is tuple else "list"
-        self.miss_if(f"type({name}) is not {kind} or len({name}) != {len(value)}", name, label, value)
+        self.compare(f"type({name}) is not {kind} or len({name}) != {len(value)}", name, label, value)
         names = [self._fresh() for _ in value]
         if names:
             self.source.line(f"{', '.join(names)}, = {name}")
@@ -221,7 +227,7 @@ class GuardWriter:
 
     def _mapping(self, name: str, value: dict[Any, Any], label: str) -> None:
         keys = self.source.name("keys", tuple(value))
-        self.miss_if(f"type({name}) is not dict or tuple({name}) != {keys}", name, label, value)
+        self.compare(f"type({name}) is not dict or tuple({name}) != {keys}", name, label, value)
         for key, item in value.items():
             inner = self._fresh()
             self.source.line(f"{inner} = {name}[{self.source.constant(key)}]")
@@ -231,13 +237,13 @@ class GuardWriter:
         """A container known to pytree is taken apart; any other object must be the same one, with the same fields."""
         leaves, structure = tree_flatten(value)
         if isinstance(value, slice):
-            self.miss_if(f"type({name}) is not slice", name, label, value)
+            self.compare(f"type({name}) is not slice", name, label, value)
             self._value(f"({name}.start, {name}.stop, {name}.step)", (value.start, value.stop, value.step), label)
         elif structure.is_leaf():
             if is_dataclass(value):
-                self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
+                self.compare(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
             else:
-                self.miss_if(f"{name} is not {self.source.name('object', value)}", name, label, value)
+                self.compare(f"{name} is not {self.source.name('object', value)}", name, label, value)
                 self._attributes(name, value, label)
             if is_dataclass(value):
                 for one in fields(value):
@@ -248,9 +254,9 @@ class GuardWriter:
             return
         inner, found = self._fresh(), self._fresh()
         flatten = self.source.name("tree_flatten", tree_flatten)
-        self.miss_if(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
+        self.compare(f"type({name}) is not {self.source.name('type_of', type(value))}", name, label, value)
         self.source.line(f"{inner}, {found} = {flatten}({name})")
-        self.miss_if(f"{found} != {self.source.name('structure', structure)}", name, label, value)
+        self.compare(f"{found} != {self.source.name('structure', structure)}", name, label, value)
         self._sequence(inner, leaves, label)
 
     def _attributes(self, name: str, value: Any, label: str) -> None:
@@ -277,7 +283,7 @@ class GuardWriter:
         self.source.line(f"{whole} = {name}")
         self.miss_if(f"not {self.source.name('wrapper_is_same', SameWrapper.of(outer))}({whole})")
         if outer in self.assumed.hooks:
-            self.miss_if(other_hooks(self.source, whole, self.assumed.hooks[outer]))
+            self.source.check(other_hooks(self.source, whole, self.assumed.hooks[outer]))
         for lifted, path in zip(outer.parts, outer.paths, strict=True):
             self._tensor(f"{whole}{path}", self.reals[lifted], f"{outer.name}{path}")
 
@@ -291,8 +297,8 @@ class GuardWriter:
         with self.source.block("except (KeyError, ValueError):"):
             self.source.line("return MISS")
         for twin in location.twins:
-            remark = "" if isinstance(twin.owner, torch.nn.Module) else f"  {KEPT_TOO}"
-            self.source.line(f"if {twin.emit(self.source, missing_ok=True)} is not {name}: return MISS{remark}")
+            about = "" if isinstance(twin.owner, torch.nn.Module) else KEPT_TOO
+            self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}", about=about)
         return name
 
     def _grad(self, lifted: AnyInput, grad: AnyInput | OldSparseGrad | None) -> None:
@@ -301,7 +307,7 @@ class GuardWriter:
         if not lifted.is_leaf:
             expression = f"{self.source.name('grad_of', grad_of)}({self.bound[id(self.reals[lifted])]})"
         if grad is None:
-            self.miss_if(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
+            self.compare(f"{expression} is not None", expression, f"{lifted.name}.grad", None)
         elif isinstance(grad, OldSparseGrad):
             sparse = self.source.constant(torch.sparse_coo)
             self.miss_if(f"getattr({expression}, 'layout', None) is not {sparse}")
@@ -311,8 +317,8 @@ class GuardWriter:
             self._wrapper(expression, grad)
         else:
             self._bind(self.reals[grad], expression)
-            mark = f"  {REPLACED}" if grad.alias.object in self.assumed.unread else ""
-            self.source.line(f"if {self.bound[id(self.reals[grad])]} is None: return MISS{mark}")
+            about = REPLACED if grad.alias.object in self.assumed.unread else ""
+            self.miss_if(f"{self.bound[id(self.reals[grad])]} is None", about=about)
 
     def _tensors(self) -> None:
         used = [lifted for lifted in self.assumed.inputs if lifted.alias.object not in self.assumed.unread]
@@ -322,29 +328,30 @@ class GuardWriter:
         reals: list[Any] = [self.reals[lifted] for lifted, _ in tensors]
         names = [name for _, name in tensors]
         free = () if self.assumed.sizes is None else tuple(free_dims(lifted.spec) for lifted, _ in tensors)
-        same = SameTensors.of(reals, free)
+        same = SameTensors.of(reals, free, tuple(lifted.name for lifted, _ in tensors))
         if same.is_enough_for(reals):
             same_ones = self.source.made("tensors_are_same", same)
         else:
             same_ones = self.source.name("tensors_are_same", same_tensors(reals, free))
         may_be_no_tensors = bool(self.assumed.declared.tensors)
         with self.source.block("try:") if may_be_no_tensors else nullcontext():
-            labels = one_line(" | ".join(lifted.name for lifted, _ in tensors))
-            self.source.line(f"if not {same_ones}({', '.join(names)}): return MISS  # {TENSORS}{labels}")
+            labels, given = one_line(", ".join(same.names)), ", ".join(names)
+            self.source.check(Check(f"not {same_ones}({given})", labels, looked_at=f"({given},)", about=same_ones))
         if may_be_no_tensors:
             self.source.line("except TypeError: return MISS")
         leaves = [f"{name}.is_leaf is not {lifted.is_leaf}" for lifted, name in tensors if lifted.required_grad]
         if leaves:
-            self.miss_if(" or ".join(leaves))
+            self.miss_if(" or ".join(leaves), "`is_leaf` of a tensor differs from the capture")
         self._attached([(self.reals[lifted], name) for lifted, name in tensors if lifted.is_argument])
         for lifted, name in tensors:
             if lifted.is_grown:
                 self.miss_if(f"{name}.untyped_storage().nbytes() != {lifted.num_bytes}")
             if lifted in self.assumed.hooks:
-                self.miss_if(other_hooks(self.source, name, self.assumed.hooks[lifted]))
+                self.source.check(other_hooks(self.source, name, self.assumed.hooks[lifted]))
             if lifted in self.assumed.answers:
                 answers = self.source.name("answers", tuple(self.assumed.answers[lifted].items()))
-                self.miss_if(f"{self.source.name('answers_otherwise', answers_otherwise)}({name}, {answers})")
+                asked = f"{self.source.name('answers_otherwise', answers_otherwise)}({name}, {answers})"
+                self.miss_if(asked, "a tensor says something else where the function asks it")
             if lifted in self.assumed.passed_by:
                 self.miss_if(f"{self.source.name('keeps_gradient', keeps_gradient)}({name})")
             if lifted.alias.object in self.assumed.offset_sensitive:
@@ -361,12 +368,12 @@ class GuardWriter:
             self.miss_if(f"{self.source.name(leads.__name__, leads)}({asked})")
         for first, other in in_one_place(tensors):
             where = self.source.name("address", address)
-            self.miss_if(f"{where}({first}) != {where}({other})")
+            self.miss_if(f"{where}({first}) != {where}({other})", _SHARED)
         if self.assumed.checks_overlap:
             self._counters([(lifted, name) for lifted, name in tensors if lifted.base is None])
         if self.assumed.checks_overlap and len(reals) > 1:
             overlap = Overlap.of(reals) if self.assumed.sizes is None else SamePattern.of(reals)
-            self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))")
+            self.miss_if(f"not {self.source.name('overlap_is_same', overlap)}(({', '.join(names)}))", _SHARED)
 
     def _attached(self, tensors: list[tuple[Any, str]]) -> None:
         """Attributes that arguments have in Python: none, or of those that code asks for the same."""
@@ -377,7 +384,7 @@ class GuardWriter:
             for key, value in attributes_of(real).items():
                 if key in self.assumed.python_again.reads.names:
                     now, was = f"{name}.__dict__.get({key!r})", self.source.name("attribute", value)
-                    self.miss_if(f"{now} is not {was}", now, key, value)
+                    self.compare(f"{now} is not {was}", now, key, value)
 
     def _counters(self, tensors: list[tuple[TracedInput, str]]) -> None:
         """Which tensors of one dtype in one memory, none of them a view of another, share a version counter."""
@@ -387,7 +394,7 @@ class GuardWriter:
         for (one, name), (other, other_name) in (p for group in by_storage.values() for p in combinations(group, 2)):
             is_shared = (one.counter or one) is (other.counter or other)
             shares = f"{self.source.name('shares_version', shares_version)}({name}, {other_name})"
-            self.miss_if(f"not {shares}" if is_shared else shares)
+            self.miss_if(f"not {shares}" if is_shared else shares, "tensors share a version counter otherwise")
 
     def _sizes(self) -> None:
         """Bind sizes that vary to their names, and check what was assumed about them."""
