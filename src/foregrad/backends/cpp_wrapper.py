@@ -15,7 +15,6 @@ end.
 
 from __future__ import annotations
 
-import ast
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +26,7 @@ from torch import fx
 from foregrad.backends.kernels.buffer_layout import arranged
 from foregrad.backends.kernels.products import PRODUCTS, Matrix, fetch_call, product_call
 from foregrad.record.impure import is_random
+from foregrad.torch_private.inductor_text import Assigned, Called, Empty, OnlyPython, Steps, Value, View, steps_in
 from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
@@ -78,15 +78,9 @@ class Native:
 def native(text: str, kernels: Sequence[str], inputs: Sequence[Any]) -> Native | None:
     """From the text of a module of Inductor's, with the names of its kernels and what its inputs look like; None where
     it does anything else than to call kernels and small products."""
-    bodies = [n.body for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef) and n.name == "call"]
-    if len(bodies) != 1:
-        return None
-    reader = _Reader(list(kernels), inputs)
     try:
-        for statement in bodies[0]:
-            reader.read(statement)
-        return reader.written()
-    except _NotNative:
+        return _Reader(list(kernels), inputs).read(steps_in(text)).written()
+    except OnlyPython:
         return None
 
 
@@ -105,10 +99,6 @@ def _product_of(node: fx.Node) -> str | None:
     out: torch.Tensor = node.meta["val"]
     given = [a, b, out, *(one.expand(out.shape) for one in bias)]
     return product_call(*(Matrix(tuple(one.shape), tuple(one.stride())) for one in given))
-
-
-class _NotNative(Exception):
-    """Something that only Python can do."""
 
 
 @dataclass(eq=False)
@@ -135,7 +125,7 @@ class _Tensor:
 
     def matrix(self) -> Matrix:
         if len(self.shape) != 2:
-            raise _NotNative
+            raise OnlyPython
         return Matrix((self.shape[0], self.shape[1]), (self.stride[0], self.stride[1]))
 
     def expanded(self, shape: tuple[int, ...]) -> _Tensor:
@@ -164,66 +154,61 @@ class _Reader:
         self.roots: list[_Root] = []
         self.steps: list[_Step] = []
         self.fetched: dict[int, _Step] = {}  # what is sent for before a step, since the next one needs it
-        self.taken: list[str] = []
+        self.taken: tuple[str, ...] = ()
         self.results: list[_Tensor | None] = []
 
     # -- reading --------------------------------------------------------------------------------------
 
-    def read(self, statement: ast.stmt) -> None:
-        match statement:
-            case ast.Assign([ast.Tuple(elts=names)], ast.Name("args")):
-                self._take([name.id for name in names if isinstance(name, ast.Name)])
-            case ast.Assign([ast.Name(name)], value):
-                self.names[name] = self._tensor(value, name)
-            case ast.Expr(ast.Call(ast.Attribute(ast.Name("args"), "clear"))) | ast.Delete():
-                pass  # memory is freed when the function returns
-            case ast.Expr(ast.Call(ast.Name(name), arguments, [])) if name in self.kernels:
-                function = f"kernel_{self.kernels.index(name)}::kernel"
-                self._add(function, [self._tensor(argument) for argument in arguments])
-            case ast.Expr(ast.Call(ast.Attribute(ast.Name("extern_kernels"), ("mm" | "addmm") as name), given, named)):
-                self._product(name, given, {str(one.arg): one.value for one in named})
-            case ast.Return(ast.Tuple(elts=values)):
-                self.results = [None if _is_none(value) else self._tensor(value) for value in values]
-            case _:
-                raise _NotNative
+    def read(self, call: Steps) -> _Reader:
+        self._take(call.taken)
+        for step in call.steps:
+            match step:
+                case Assigned(name, value):
+                    self.names[name] = self._tensor(value, name)
+                case Called(name, arguments, None, ()) if name in self.kernels:
+                    function = f"kernel_{self.kernels.index(name)}::kernel"
+                    self._add(function, [self._tensor(argument) for argument in arguments])
+                case Called("extern_kernels.mm" | "extern_kernels.addmm"):
+                    self._product(step)
+                case _:
+                    raise OnlyPython
+        self.results = [None if value is None else self._tensor(value) for value in call.returned]
+        return self
 
-    def _take(self, names: list[str]) -> None:
+    def _take(self, names: tuple[str, ...]) -> None:
         if len(names) != len(self.inputs):
-            raise _NotNative
+            raise OnlyPython
         self.taken = names
         for name, given in zip(names, self.inputs, strict=True):
             if not isinstance(given, torch.Tensor) or given.device.type != "cpu":
-                raise _NotNative
+                raise OnlyPython
             self.names[name] = _Tensor(_Root(name, 0), tuple(given.shape), given.stride(), given.dtype)
 
-    def _tensor(self, value: ast.expr, name: str = "") -> _Tensor:
+    def _tensor(self, value: Value, name: str = "") -> _Tensor:
         match value:
-            case ast.Name(known) if known in self.names:
-                return self.names[known]
-            case ast.Call(ast.Name("empty_strided_cpu"), [shape, stride, ast.Attribute(ast.Name("torch"), kind)], []):
-                made = _Tensor(_Root(name, 0, ast.unparse(value)), _numbers(shape), _numbers(stride), _dtype(kind))
+            case str() if value in self.names:
+                return self.names[value]
+            case Empty(shape, stride, dtype):
+                made = _Tensor(_Root(name, 0, str(value)), shape, stride, dtype)
                 made.root.num_bytes = _extent(made) * made.dtype.itemsize
                 self.roots.append(made.root)
                 return made
-            case ast.Call(ast.Name("reinterpret_tensor"), [ast.Name(known), shape, stride, offset], []) if (
-                known in self.names
-            ):
+            case View(known, shape, stride, offset) if known in self.names:
                 base = self.names[known]
-                seen = replace(base, shape=_numbers(shape), stride=_numbers(stride), is_whole=False)
-                return replace(seen, offset=base.offset + int(ast.literal_eval(offset)))
+                return replace(base, shape=shape, stride=stride, offset=base.offset + offset, is_whole=False)
             case _:
-                raise _NotNative
+                raise OnlyPython
 
-    def _product(self, name: str, given: list[ast.expr], named: dict[str, ast.expr]) -> None:
-        out = self._tensor(named.pop("out"))
-        *bias, a, b = (self._tensor(one) for one in given)
-        is_scaled = any(not isinstance(one, ast.Constant) or one.value != 1 for one in named.values())
+    def _product(self, called: Called) -> None:
+        out = self._tensor(called.out)
+        *bias, a, b = map(self._tensor, called.arguments)
+        is_scaled = any(scale != 1 for scale in called.scales)
         if is_scaled or any(t.dtype is not torch.float32 for t in (*bias, a, b, out)):
-            raise _NotNative
+            raise OnlyPython
         added = [one.expanded(out.shape) for one in bias]
         function = product_call(*(one.matrix() for one in (a, b, out, *added)))
         if function is None:
-            raise _NotNative
+            raise OnlyPython
         if not b.root.made:  # from outside, so it may lie far away
             self.fetched[len(self.steps) - 1] = (fetch_call(b.matrix()), [b])
         self._add(function, [a, b, bias[0] if bias else None, out])
@@ -291,7 +276,7 @@ def _made_as(result: _Tensor) -> _Tensor:
     """The only tensor that is returned of some memory: where it is all of it, the memory is made as it."""
     if result.is_whole or not result.root.made or _extent(result) * result.dtype.itemsize != result.root.num_bytes:
         return result
-    result.root.made = f"empty_strided_cpu({result.shape}, {result.stride}, {result.dtype})"
+    result.root.made = str(Empty(result.shape, result.stride, result.dtype))
     return replace(result, is_whole=True)
 
 
@@ -299,22 +284,3 @@ def _extent(tensor: _Tensor) -> int:
     if 0 in tensor.shape:
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride, strict=True))
-
-
-def _numbers(value: ast.expr) -> tuple[int, ...]:
-    try:
-        found = ast.literal_eval(value)
-    except ValueError:
-        raise _NotNative from None
-    return tuple(found)
-
-
-def _dtype(name: str) -> torch.dtype:
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
-        raise _NotNative
-    return found
-
-
-def _is_none(value: ast.expr) -> bool:
-    return isinstance(value, ast.Constant) and value.value is None

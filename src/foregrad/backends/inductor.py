@@ -22,7 +22,6 @@ from foregrad.backends.cpp_builds import stopped_by_interrupts
 from foregrad.backends.cpp_wrapper import may_be_native
 from foregrad.backends.eager import compile_graph as run_op_by_op
 from foregrad.backends.guarded_code import Guarded, fitting
-from foregrad.backends.inductor_code import code_of
 from foregrad.backends.kernels.build import build_kernels
 from foregrad.backends.kernels.winograd import build_convolutions, called_instead, has_convolutions
 from foregrad.backends.kernels.write_call_sequence import function_in
@@ -47,6 +46,7 @@ from foregrad.torch_private.inductor import (
     inductor_decompositions,
     inductor_draws_like_eager,
 )
+from foregrad.torch_private.inductor_text import function_of
 from foregrad.torch_private.ops import OpOverload
 
 #: Inductor keeps what it is doing in global variables.
@@ -173,7 +173,7 @@ class Fuser:
                 wait()
             call = made.current_callable
             instead = {} if convolutions is None else called_instead(convolutions())
-            return Built(function_in(call.__globals__) or code_of(made.source_code, call, instead), fallbacks)
+            return Built(function_in(call.__globals__) or function_of(made.source_code, call, instead), fallbacks)
 
         return finish
 

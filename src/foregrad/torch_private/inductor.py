@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,8 @@ from torch import fx
 from foregrad.process.forks import divided, in_child
 from foregrad.process.temporary import Attribute, TemporaryChange, replaced
 from foregrad.torch_private.fake_tensors import FakeTensorMode, quiet_torch
+from foregrad.torch_private.inductor_text import Kernel
+from foregrad.torch_private.kernel_numbers import numbers_read_once
 from foregrad.torch_private.serialization import load_extension
 from foregrad.torch_private.while_compiling import inductor_settings, while_compiling
 
@@ -154,16 +155,9 @@ class _Fallbacks(TemporaryChange):
 _fallbacks = _Fallbacks()
 
 
-@dataclass(frozen=True)
-class Kernel:
-    """A C++ kernel that is to be built, in the place of its function."""
-
-    source: str
-
-
 @contextmanager
 def built_later(
-    build: Callable[[dict[str, str], str], Callable[[], dict[str, Any]]],
+    build: Callable[[dict[str, Kernel], str], Callable[[], dict[str, Any]]],
 ) -> Iterator[list[Callable[[], None]]]:
     """Let Inductor return before its kernels are built; what is yielded waits for them.
 
@@ -176,13 +170,13 @@ def built_later(
     build_alone, wait_for_others, here = AsyncCompile.cpp_pybinding, AsyncCompile.wait, threading.get_ident()
 
     def kernel(compiler: Any, types: list[str], source: str) -> Any:
-        return Kernel(source) if threading.get_ident() == here else build_alone(compiler, types, source)
+        return Kernel.of(source) if threading.get_ident() == here else build_alone(compiler, types, source)
 
     def wait(compiler: Any, scope: dict[str, Any]) -> None:
         if threading.get_ident() != here:
             wait_for_others(compiler, scope)  # a compilation of somebody else's
             return
-        kernels = {name: value.source for name, value in scope.items() if isinstance(value, Kernel)}
+        kernels = {name: value for name, value in scope.items() if isinstance(value, Kernel)}
         functions = build(kernels, Path(scope["__file__"]).read_text())
 
         def finish() -> None:
@@ -191,7 +185,11 @@ def built_later(
 
         waits.append(finish)
 
-    with replaced(AsyncCompile, "cpp_pybinding", kernel), replaced(AsyncCompile, "wait", wait):
+    with (
+        replaced(AsyncCompile, "cpp_pybinding", kernel),
+        replaced(AsyncCompile, "wait", wait),
+        numbers_read_once(),
+    ):
         yield waits
 
 

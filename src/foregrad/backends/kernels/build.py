@@ -9,21 +9,18 @@ There are more files if the graph is large and several can be built at once.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from foregrad.backends.cpp_wrapper import native
-from foregrad.backends.kernels.scalars import read_once
 from foregrad.backends.kernels.write_call_sequence import ADDRESS, PLAN, SERIES, SERIES_METHODS, SERIES_SOURCE
 from foregrad.torch_private.inductor import FIND_DATA_OF, build_module, num_builds_at_once
+from foregrad.torch_private.inductor_text import Kernel
 
 #: Characters of C++ that take about as long to build as torch's headers do: less is not worth a file.
 _LEAST_LENGTH = 16_000
 #: And characters that are built in one file rather than by several compilers, so that they can be called as one.
 _MOST_LENGTH_OF_ONE = 64_000
-
-_INCLUDE = re.compile(r"^#include .*\n", re.MULTILINE)
 
 #: The side of Python: each kernel takes tensors, and asks them where their data is.
 _PYTHON = r"""
@@ -85,15 +82,15 @@ PyMODINIT_FUNC PyInit_kernel() {
 """
 
 
-def build_kernels(kernels: dict[str, str], text: str, *, inputs: Sequence[Any] = ()) -> Callable[[], dict[str, Any]]:
+def build_kernels(kernels: dict[str, Kernel], text: str, *, inputs: Sequence[Any] = ()) -> Callable[[], dict[str, Any]]:
     """Begin to build kernels, given by name; what is returned waits for their functions. `text` calls them, with what
     looks like `inputs`: where it can be C++ itself, it is the one function that there is."""
     sources = list(kernels.values())
-    is_short = sum(map(len, sources)) < _MOST_LENGTH_OF_ONE
+    is_short = sum(len(one.body) for one in sources) < _MOST_LENGTH_OF_ONE
     if is_short and (called := native(text, list(kernels), inputs)) is not None:
         module = build_module(in_one_file(sources, called.cpp))
         return lambda: {name: getattr(module(), name) for name in (ADDRESS, SERIES)} | {PLAN: called.plan}
-    files = shared_out(sources, num_builds_at_once()) if sources else []
+    files = shared_out([len(one.body) for one in sources], num_builds_at_once()) if sources else []
     modules = [build_module(in_one_file([sources[place] for place in places])) for places in files]
 
     def functions() -> dict[str, Any]:
@@ -107,25 +104,25 @@ def build_kernels(kernels: dict[str, str], text: str, *, inputs: Sequence[Any] =
     return functions
 
 
-def in_one_file(sources: Sequence[str], call: str = "") -> str:
-    """The source of a Python module with the functions `kernel_0`, `kernel_1`, ... from files with a `kernel` each, or
-    with the one function that calls them."""
-    includes = dict.fromkeys(line for source in sources for line in _INCLUDE.findall(source))
-    bodies = [read_once(_INCLUDE.sub("", source).replace('extern "C"', "")) for source in sources]
-    spaces = [f"namespace kernel_{place} {{\n{body}\n}}\n" for place, body in enumerate(bodies)]
-    functions = {f"kernel_{place}": f"kernel_{place}::kernel" for place in range(len(sources))}
+def in_one_file(kernels: Sequence[Kernel], call: str = "") -> str:
+    """The source of a Python module with the functions `kernel_0`, `kernel_1`, ... or with the one function that calls
+    them."""
+    headers = dict.fromkeys(f"{header}\n" for one in kernels for header in one.headers)
+    spaces = [f"namespace kernel_{place} {{\n{one.body}\n}}\n" for place, one in enumerate(kernels)]
+    functions = {f"kernel_{place}": f"kernel_{place}::kernel" for place in range(len(kernels))}
     methods = ", ".join(f'method<{function}>("{name}")' for name, function in functions.items())
     more, methods = (call + SERIES_SOURCE, SERIES_METHODS) if call else ("", methods)
-    return "".join((*includes, *spaces, _PYTHON, FIND_DATA_OF, _CALLS, more, _MODULE % methods))
+    return "".join((*headers, *spaces, _PYTHON, FIND_DATA_OF, _CALLS, more, _MODULE % methods))
 
 
-def shared_out(sources: Sequence[str], num_files: int) -> list[list[int]]:
-    """The places of the sources, in at most so many files of about the same length, none of which is short."""
-    most = sum(map(len, sources)) // _LEAST_LENGTH
-    files: list[list[int]] = [[] for _ in range(max(1, min(num_files, most, len(sources))))]
+def shared_out(each: Sequence[int], num_files: int) -> list[list[int]]:
+    """The places of sources of these lengths, in at most so many files of about the same length, none of which is
+    short."""
+    most = sum(each) // _LEAST_LENGTH
+    files: list[list[int]] = [[] for _ in range(max(1, min(num_files, most, len(each))))]
     lengths = [0] * len(files)
-    for place in sorted(range(len(sources)), key=lambda p: (-len(sources[p]), p)):
+    for place in sorted(range(len(each)), key=lambda p: (-each[p], p)):
         shortest = lengths.index(min(lengths))
         files[shortest].append(place)
-        lengths[shortest] += len(sources[place])
+        lengths[shortest] += each[place]
     return files

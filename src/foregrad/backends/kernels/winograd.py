@@ -27,6 +27,7 @@ from foregrad.backends.kernels.vectors import VECTORS
 from foregrad.backends.kernels.winograd_transforms import TRANSFORMS
 from foregrad.passes.convolution_sizes import is_quicker
 from foregrad.torch_private.inductor import build_module
+from foregrad.torch_private.inductor_text import Kernel
 
 aten = torch.ops.aten
 
@@ -343,15 +344,8 @@ void kernel(float* images, float* results, float* weight, const float* bias, lon
 }
 """
 
-_INCLUDES = """
-#include <Python.h>
-#include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <new>
-#include <sys/mman.h>
-"""
+_HEADERS = ("Python.h", "algorithm", "cstdlib", "cstring", "new", "sys/mman.h")
 
 #: `kernel(images, results, weight, bias, what, sizes, threads)`: of images, results and weight, that is written which
 #: `what` says; the others are given.
-WINOGRAD = _INCLUDES + VECTORS + TRANSFORMS + _CONVOLUTIONS
+WINOGRAD = Kernel(tuple(f"#include <{name}>" for name in _HEADERS), VECTORS + TRANSFORMS + _CONVOLUTIONS)
