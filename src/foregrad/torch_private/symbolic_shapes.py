@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+import ast
 from collections.abc import Callable
 from typing import Any
 
@@ -18,8 +18,8 @@ from foregrad.core.size import Formula, Size
 
 __all__ = ["Shapes"]
 
-#: What generated code may say about sizes beside their names: arithmetic of integers is exact.
-_KNOWN_WORDS = {"max", "min", "and", "or", "not", "if", "else"}
+#: What generated code may call on sizes: arithmetic of integers is exact.
+_EXACT = {"max", "min"}
 
 
 class _Dimension(Source):
@@ -129,15 +129,17 @@ class Shapes:
 
     def code(self, expression: Any) -> str:
         """Python over `dim0`, `dim1` and so on, in integers alone: these are exact in any order."""
-        text, words = self._printed(expression)
-        if words or "." in text or "/" in text.replace("//", ""):
-            raise CaptureError(f"{self.words(expression)} is not computed in integers alone.")
-        return f"({text})" if " " in text or "*" in text else text
-
-    def _printed(self, expression: Any) -> tuple[str, set[str]]:
-        """Python for an expression, and the words in it that do not belong to integers."""
         text = _Printer(self._code).doprint(expression)
-        return text, set(re.findall(r"[A-Za-z_][\w.]*", text)) - _KNOWN_WORDS - set(self._code.values())
+        parsed = ast.parse(text, mode="eval")
+        if not all(map(self._is_of_integers, ast.walk(parsed))):
+            raise CaptureError(f"{self.words(expression)} is not computed in integers alone.")
+        return text if isinstance(parsed.body, (ast.Name, ast.Constant)) else f"({text})"
+
+    def _is_of_integers(self, part: ast.AST) -> bool:
+        """Whether a part of an expression does not lead from integers to other numbers."""
+        if isinstance(part, ast.Name):
+            return part.id in _EXACT or part.id in self._code.values()
+        return not isinstance(part, (ast.Attribute, ast.Div)) and type(getattr(part, "value", 0)) is not float
 
     def formula(self, value: torch.SymFloat) -> Formula:
         """A float that torch itself has computed from sizes, if it is computed in one order only."""
