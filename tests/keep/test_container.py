@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from foregrad.cache.format import container
 from foregrad.cache.format.container import Limits, pack, read_header, unpack, write
 from foregrad.core.errors import CorruptArtifact
 from tests.keep import plain_reader
@@ -212,7 +211,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, call):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with monkeypatch.context() as patch:
-        patch.setattr(container.os, call, full)
+        patch.setattr(os, call, full)
         with pytest.raises(OSError, match="No space left"):
             write(path, {"kind": "newer"}, BLOBS)
     assert path.read_bytes() == small()
@@ -221,6 +220,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path, monkeypatch, call):
 
 def test_writes_that_are_cut_short_go_on(tmp_path, monkeypatch):
     real_write = os.write
-    monkeypatch.setattr(container.os, "write", lambda descriptor, data: real_write(descriptor, data[:7]))
+    monkeypatch.setattr(os, "write", lambda descriptor, data: real_write(descriptor, data[:7]))
     write(tmp_path / "a.fg", ABOUT, BLOBS)
     assert (tmp_path / "a.fg").read_bytes() == small()

@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from foregrad.process.atomic_write import made_beside
 from foregrad.process.children import Child
 from foregrad.process.forks import lock
 from foregrad.torch_private.cpp_builds import BUILD_FOLDER
@@ -31,17 +31,14 @@ class Builds:
         """Run a compiler in a folder: its status, and what it said. Its file gets its name when it is finished."""
         place = command.index("-o") + 1
         final = folder / command[place]
-        unfinished = final.with_name(f".{os.getpid()}.{threading.get_ident()}.{final.name}")
-        command = [*command[:place], str(unfinished), *command[place + 1 :], "-w"]  # warnings about torch's headers
-        is_finished = False
         try:
-            status, said = self._run(command, folder)
-            if status == 0:
-                os.replace(unfinished, final)
-                is_finished = True
+            with made_beside(final) as unfinished:
+                # -w: warnings about torch's headers
+                status, said = self._run([*command[:place], str(unfinished), *command[place + 1 :], "-w"], folder)
+                if status:
+                    unfinished.unlink(missing_ok=True)
         finally:
-            unfinished.unlink(missing_ok=True)
-            if not is_finished and folder.name.endswith(BUILD_FOLDER):
+            if not final.exists() and folder.name.endswith(BUILD_FOLDER):
                 shutil.rmtree(folder, ignore_errors=True)
         return status, said
 

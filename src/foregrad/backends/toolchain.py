@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from foregrad.process import children
+from foregrad.process.atomic_write import write_atomically
 from foregrad.process.environment import CXX
 from foregrad.process.folders import code_folder
 from foregrad.process.forks import lock
@@ -124,7 +125,9 @@ class Toolchain:
         """Write new answers down, unless all are No: then it is the machine that failed, and it may recover."""
         if not self._is_saved and any(self.answers.values()):
             self._is_saved = True
-            write_atomically(self.file, json.dumps({**self.identity, "answers": self.answers}, indent=1))
+            self.file.parent.mkdir(parents=True, exist_ok=True)
+            text = json.dumps({**self.identity, "answers": self.answers}, indent=1)
+            write_atomically(self.file, [text.encode()])
 
 
 def _identity(compiler: str) -> dict[str, str]:
@@ -161,16 +164,3 @@ def version_text(compiler: str) -> str:
 def digest(value: Any) -> str:
     """A short name for a value made of plain data."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file so that others see all of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-    try:
-        with os.fdopen(handle, "w") as file:
-            file.write(text)
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise

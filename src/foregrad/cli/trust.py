@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from foregrad.cache.format.container import unpack
 from foregrad.cache.format.keys import MOST_CHARACTERS, FileSignature, PublicKey, SecretKey, Trust, key_from_file
 from foregrad.cache.format.show import printable
 from foregrad.cache.serialize import keyring
-from foregrad.cache.store.private_files import create
 from foregrad.cli.progress import Progress
 from foregrad.core.errors import CorruptArtifact, UntrustedArtifact
+from foregrad.process.atomic_write import create_whole
 
 _FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
 
@@ -74,8 +73,7 @@ def make(path: Path) -> None:
     try:
         secret = SecretKey(secrets.token_bytes(32))
         for file, text in ((path, f"ed25519-secret:{secret.secret.hex()}"), (_public(path), _line(secret.public))):
-            with os.fdopen(create(file, is_private=True), "w") as opened:
-                opened.write(f"{text}\n")
+            create_whole(file, f"{text}\n".encode())
     except (OSError, ImportError) as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"{path} signs: keep it to yourself (foregrad sign --key {path})")

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
-import secrets
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from foregrad.cache.format import header as head
 from foregrad.cache.format.byte_source import ByteSource, InMemory, OpenFile
 from foregrad.cache.format.header import DEFAULT_LIMITS, Blob, Header, Limits, corrupt
+from foregrad.process.atomic_write import write_atomically
 
 if TYPE_CHECKING:
     from foregrad.cache.format.keys import Signer, Trust
@@ -105,7 +104,7 @@ def pack(header: dict[str, Any], blobs: Mapping[str, Bytes], *, signer: Signer |
 
 def write(path: Path, header: dict[str, Any], blobs: Mapping[str, Bytes], *, signer: Signer | None = None) -> None:
     """An entry as a file, which is there as a whole or not at all; until then an older one of that name stays."""
-    _write_file(path, list(_pieces(header, blobs, signer)))
+    write_atomically(path, list(_pieces(header, blobs, signer)), mode=0o666, is_durable=True)
 
 
 def sign(path: Path, signer: Signer, told: Callable[[int, int], object]) -> None:
@@ -118,7 +117,8 @@ def sign(path: Path, signer: Signer, told: Callable[[int, int], object]) -> None
         )
     start = entry.header.blobs[0].offset if entry.header.blobs else 0
     rows = [replace(blob, offset=blob.offset - start) for blob in entry.header.blobs]
-    _write_file(path, _signed(entry, head.build_from_rows(entry.about, rows, signer), told))
+    pieces = _signed(entry, head.build_from_rows(entry.about, rows, signer), told)
+    write_atomically(path, pieces, mode=0o666, is_durable=True)
 
 
 def _signed(entry: Entry, beginning: bytes, told: Callable[[int, int], object]) -> Iterator[memoryview]:
@@ -130,21 +130,6 @@ def _signed(entry: Entry, beginning: bytes, told: Callable[[int, int], object]) 
             told(len(piece), entry.header.file_length)
             yield piece
         end = head.aligned(end) + blob.length
-
-
-def _write_file(path: Path, pieces: Iterable[memoryview]) -> None:
-    scratch = path.with_name(f".fg-{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        try:
-            _write_all(descriptor, pieces)
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(scratch, path)
-    except BaseException:
-        scratch.unlink(missing_ok=True)
-        raise
 
 
 def read_header(source: bytes | Path, *, limits: Limits = DEFAULT_LIMITS) -> Header:
@@ -183,10 +168,3 @@ def _pieces(about: dict[str, Any], blobs: Mapping[str, Bytes], signer: Signer | 
         yield memoryview(bytes(head.aligned(end) - end))
         yield view
         end = head.aligned(end) + len(view)
-
-
-def _write_all(descriptor: int, pieces: Iterable[memoryview]) -> None:
-    for piece in pieces:
-        rest = piece
-        while rest:
-            rest = rest[os.write(descriptor, rest) :]

@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from foregrad.cache.serialize.code_files import Bytes, code_file, write_once
+from foregrad.cache.serialize.code_files import code_file, write_once
 from foregrad.cache.serialize.hook_places import names_in
 from foregrad.cache.serialize.restore import Restorer, as_described
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep, CorruptArtifact
 from foregrad.core.generated import Check, Line, generated_of
+from foregrad.process.atomic_write import Bytes
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.runtime.guards.torch_guards import SameState
 from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED

@@ -5,18 +5,15 @@ The folder has the limit of a store: what was loaded longest ago goes first. A l
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 
 from foregrad.cache.store.layer import MAX_BYTES
 from foregrad.cache.store.private_files import check_private, touch
+from foregrad.process.atomic_write import Bytes, write_atomically
 from foregrad.process.folders import code_folder
 
 _FOLDER = "code-1"
-
-Bytes = bytes | memoryview
 
 
 def code_file(name: str, read: Callable[[str], Bytes]) -> Path:
@@ -36,9 +33,7 @@ def write_once(path: Path, data: Bytes) -> None:
         return
     from foregrad.cache.store.eviction import sweep_files
 
-    with NamedTemporaryFile(dir=path.parent, prefix="writing-", delete=False) as file:
-        file.write(data)
-    os.replace(file.name, path)
+    write_atomically(path, [data])
     sweep_files(path.parent, MAX_BYTES, spare=path)
 
 

@@ -9,7 +9,6 @@ Keys in files are used if only this user can write them, in `FOREGRAD_CONFIG_DIR
 
 from __future__ import annotations
 
-import os
 import re
 import secrets
 from collections.abc import Iterable
@@ -27,7 +26,8 @@ from foregrad.cache.format.keys import (
     key_from_file,
     parse_key,
 )
-from foregrad.cache.store.private_files import create, make_folder, why_not_private
+from foregrad.cache.store.private_files import make_folder, why_not_private
+from foregrad.process.atomic_write import create_whole
 from foregrad.process.folders import config_folder, why_exposed
 from foregrad.process.progress import log
 
@@ -62,8 +62,7 @@ def signer() -> Signer | None:
     path = config_folder() / _OWN
     try:
         make_folder(path.parent, is_private=True)
-        with os.fdopen(create(path, is_private=True), "w") as file:
-            file.write(f"hmac-sha256:{secrets.token_hex(32)}\n")
+        create_whole(path, f"hmac-sha256:{secrets.token_hex(32)}\n".encode())
     except FileExistsError:  # made before, or by another process just now
         log.debug("what is saved is signed by the key in %s", path)
     except OSError as error:
@@ -80,8 +79,7 @@ def add(label: str, text: str) -> Path:
         raise ValueError("this is the secret half of a key, which its owner keeps: give the public half")
     path = _path(label)
     make_folder(path.parent, is_private=True)
-    with os.fdopen(create(path, is_private=True), "w") as file:
-        file.write(text.strip() + "\n")
+    create_whole(path, f"{text.strip()}\n".encode())
     return path
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import secrets
 import stat
 import time
 from collections.abc import Iterator
@@ -33,8 +32,9 @@ from foregrad.cache.store.layer import (
     check_key,
     too_large,
 )
-from foregrad.cache.store.private_files import check_private, create, make_folder, touch, why_not_private
+from foregrad.cache.store.private_files import check_private, make_folder, touch, why_not_private
 from foregrad.cache.store.seal import PLAIN, Seal
+from foregrad.process.atomic_write import remove_if, write_atomically
 
 if TYPE_CHECKING:
     from foregrad.cache.store.eviction import Swept
@@ -103,13 +103,8 @@ class Folder:
         if size > min(self.max_bytes, self.max_entry_bytes):
             raise too_large(size)
         self._make(path.parent)
-        temporary = _beside(path)
-        try:
-            self._write(temporary, self.seal.of(key, data), data)
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        mode = 0o600 if self.is_private else 0o666
+        write_atomically(path, [self.seal.of(key, data), data], mode=mode, is_durable=True)
         self._keep_within_limit(size, path)
 
     def delete(self, key: str) -> None:
@@ -196,22 +191,10 @@ class Folder:
             return Miss(f"too large: {found.st_size} bytes")
         return None
 
-    def _write(self, path: Path, *parts: bytes) -> None:
-        with open(create(path, is_private=self.is_private), "wb") as file:
-            for part in parts:
-                file.write(part)
-            file.flush()
-            os.fsync(file.fileno())
-
     def _remove_damaged(self, key: str, path: Path) -> None:
         """Away with it, unless a good one has come to its place since we looked."""
-        aside = _beside(path)
         try:
-            os.rename(path, aside)
-            if isinstance(self._read(key, aside), Hit):
-                os.rename(aside, path)
-            else:
-                aside.unlink()
+            remove_if(path, lambda aside: isinstance(self._read(key, aside), Miss))
         except OSError as error:
             log.info("a damaged entry stays in the cache: %s", error)
 
@@ -228,8 +211,3 @@ class Folder:
         swept = sweep(self.root, max_bytes, spare)
         self._size, self._size_asked = swept.kept_bytes, time.monotonic()
         return swept
-
-
-def _beside(path: Path) -> Path:
-    """A new name for a temporary file in the same folder."""
-    return path.with_name(f".{path.stem[:16]}.{secrets.token_hex(8)}.tmp")

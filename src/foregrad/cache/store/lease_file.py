@@ -7,13 +7,12 @@ the clocks of two machines may differ. In a folder that others can write, the na
 from __future__ import annotations
 
 import os
-import secrets
 from dataclasses import dataclass
 from pathlib import Path
 
 from foregrad.cache.store.layer import LeaseHolder, NotOurs
-from foregrad.cache.store.private_files import create
 from foregrad.cache.store.seal import Seal
+from foregrad.process.atomic_write import create, create_whole, remove_if
 
 _LEASE_BYTES = 1024
 
@@ -41,17 +40,11 @@ class LeaseFile:
 
     def release(self, owner: str) -> None:
         """End a lease, one's own or that of a dead owner. If it has passed to a third by now, that one gets it back."""
-        if self._holder().owner != owner:
-            return
-        aside = self._beside()
-        os.rename(self.path, aside)
-        if self.seal.owner_in(self.key, _read(aside)) == owner:
-            aside.unlink()
-        else:
-            os.rename(aside, self.path)
+        if self._holder().owner == owner:
+            remove_if(self.path, lambda aside: self.seal.owner_in(self.key, _read(aside)) == owner)
 
     def _create(self, lease: bytes) -> None:
-        handle = create(self.path, is_private=True)
+        handle = create(self.path)
         try:
             os.write(handle, lease)
         except OSError:
@@ -62,16 +55,7 @@ class LeaseFile:
 
     def _link(self, lease: bytes) -> None:
         """Create it whole: an empty one cannot be told from a stranger's."""
-        written = self._beside()
-        try:
-            with open(create(written, is_private=False), "wb") as file:
-                file.write(lease)
-            os.link(written, self.path)
-        finally:
-            written.unlink(missing_ok=True)
-
-    def _beside(self) -> Path:
-        return self.path.with_name(f".{self.path.stem[:16]}.{secrets.token_hex(8)}.tmp")
+        create_whole(self.path, lease, mode=0o666)
 
     def _holder(self) -> LeaseHolder:
         """Who has the lease; nobody's name if it was released just now."""

@@ -1,4 +1,4 @@
-"""Private: whether a file or folder can have been written by anybody else, and files of our own."""
+"""Private: whether a file or folder can have been written by anybody else, and folders of our own."""
 
 from __future__ import annotations
 
@@ -36,11 +36,6 @@ def make_folder(folder: Path, *, is_private: bool) -> None:
     """Make a folder, and those above it; if it is to be private, nobody else can read or write it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700 if is_private else 0o777, exist_ok=True)
-
-
-def create(path: Path, *, is_private: bool) -> int:
-    """Open a new file for writing; FileExistsError if there is one."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if is_private else 0o666)
 
 
 def touch(path: Path) -> None:
