@@ -16,12 +16,14 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup redis demo examples test conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
+.PHONY: help setup redis demo examples test test-slow test-all conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
 	@echo "make examples     train four small models whose losses contain second derivatives"
-	@echo "make test         run the tests"
+	@echo "make test         run the tests that are quick, 6 minutes at most on 2 cores"
+	@echo "make test-slow    run the other tests, and behaviour with the backends that compile"
+	@echo "make test-all     both"
 	@echo "make conformance  every op, module and architecture against eager, 12,000 random programs, killed writers and builds, attacks on files, and behaviour when compiled (long)"
 	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
@@ -62,13 +64,24 @@ examples: $(STAMP)
 	$(PY) examples/maml.py
 	$(PY) examples/gradient_penalty.py
 
+# A test is slow or not. Behaviour with a backend that compiles: a sample here, the other files in the slow part.
+SAMPLE := tests/behaviours/test_grads.py tests/behaviours/test_views.py tests/behaviours/test_effects.py
+
 test: $(STAMP) redis
-	$(PY) -m pytest -q -n $(WORKERS)
-	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
-	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) -m also_compiled tests/behaviours
+	$(PY) -m pytest -q -n $(WORKERS) -m "not slow"
+	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) -m also_compiled $(SAMPLE)
+	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) -m also_compiled $(SAMPLE)
+
+test-slow: $(STAMP) redis
+	$(PY) -m pytest -q -n $(WORKERS) -m slow
+	FOREGRAD_BACKEND=inductor $(PY) -m pytest -q -n $(WORKERS) -m also_compiled $(SAMPLE:%=--ignore=%) tests/behaviours
+	FOREGRAD_BACKEND=aoti $(PY) -m pytest -q -n $(WORKERS) -m also_compiled $(SAMPLE:%=--ignore=%) tests/behaviours
 	rm -rf $(WARM)
 	$(WITH_WARM) tests/behaviours/test_guards.py tests/behaviours/test_grads.py
 	$(WITH_WARM) tests/behaviours/test_guards.py tests/behaviours/test_grads.py
+
+test-all: test
+	$(MAKE) test-slow
 
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all

@@ -63,7 +63,7 @@ def only_with_eager(reason: str) -> Any:
     return pytest.mark.skipif(BACKEND != "eager", reason=reason)
 
 
-#: Marks a few tests of each kind: `make test` runs these with the backends that compile too.
+#: Marks a few tests of each kind: `make test-all` runs these with the backends that compile too.
 also_compiled = pytest.mark.also_compiled
 
 

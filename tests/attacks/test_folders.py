@@ -15,6 +15,7 @@ from foregrad.cache.store.folder import Folder
 from foregrad.cache.store.layer import Miss
 from foregrad.process import folders
 from foregrad.process.folders import code_folder, why_exposed
+from tests.backends.lend_toolchain import lend_toolchain
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another user, which only root can")
 STRANGER = 12345
@@ -129,6 +130,7 @@ assert loaded
 assert not [one for one in loaded if "torchinductor_{user}" in one], loaded
 assert os.environ.get("TORCHINDUCTOR_CACHE_DIR") == named
 """
+    lend_toolchain(base / "cache")
     environment = {**os.environ, "TMPDIR": str(temporary), "FOREGRAD_CACHE_DIR": str(base / "cache")}
     environment.pop("TORCHINDUCTOR_CACHE_DIR", None)
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)

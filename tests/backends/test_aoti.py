@@ -3,7 +3,6 @@
 import copy
 import json
 import os
-import shutil
 import subprocess
 import sys
 import warnings
@@ -21,6 +20,7 @@ from foregrad.backends.compiling import AOTI
 from foregrad.backends.library import Library
 from foregrad.core.spec import Spec
 from foregrad.process.folders import cache_folder
+from tests.backends.lend_toolchain import lend_toolchain
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
@@ -162,13 +162,9 @@ print(len([c for c in started if "-o" in c]))
 """
 
 
+@pytest.mark.slow
 def test_a_later_process_finds_the_library_and_builds_a_damaged_one_again(tmp_path):
-    known = toolchain.prepare()
-    known.interface()
-    copied = tmp_path / "toolchain" / known.folder.name
-    copied.mkdir(parents=True)
-    shutil.copy(known.file, copied.with_suffix(".json"))
-    shutil.copy(known.folder / "interface.o", copied)
+    copied = lend_toolchain(tmp_path)
     environment = os.environ | {"PYTHONPATH": str(ROOT / "src"), "FOREGRAD_CACHE_DIR": str(tmp_path)}
 
     def num_builds():

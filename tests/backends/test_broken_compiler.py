@@ -85,7 +85,9 @@ def check_works(told, usual):
         assert told[name]["warnings"] == told[name]["fallbacks"] == []
 
 
-@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize(
+    "how", [how if how == "always" else pytest.param(how, marks=pytest.mark.slow) for how in BROKEN]
+)
 def test_what_a_broken_compiler_left_is_built_again_by_the_next_process(machine, how):
     machine.forget_builds()
     machine.break_compiler(BROKEN[how])
@@ -109,6 +111,7 @@ def test_what_a_broken_compiler_left_is_built_again_by_the_next_process(machine,
         assert [again[name]["origin"] for name in PROGRAMS] == ["found without tracing"] * 3
 
 
+@pytest.mark.slow
 def test_a_compiler_that_fails_is_not_one_that_lacks_an_instruction_set(tmp_path, machine):
     if len(machine.usual["instruction sets"]) < 2:
         pytest.skip("the processor has one instruction set")
@@ -125,6 +128,7 @@ def test_a_compiler_that_fails_is_not_one_that_lacks_an_instruction_set(tmp_path
     check_works(told, machine.usual)
 
 
+@pytest.mark.slow
 def test_a_compiler_that_does_not_know_an_instruction_set_works_without(tmp_path, machine):
     if not any("vnni" in one for one in machine.usual["instruction sets"]):
         pytest.skip("the processor has no instructions that a compiler may not know")

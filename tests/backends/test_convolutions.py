@@ -250,6 +250,7 @@ SCRIPT = """
 """
 
 
+@pytest.mark.slow
 def test_kept_programs_use_it_in_a_new_process(tmp_path):
     def run(how):
         command = [sys.executable, "-c", textwrap.dedent(SCRIPT), str(tmp_path), how]

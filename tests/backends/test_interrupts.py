@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,20 +9,18 @@ from pathlib import Path
 import pytest
 
 from foregrad.backends import toolchain
+from tests.backends.lend_toolchain import lend_toolchain
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks at processes in /proc")
-@pytest.mark.parametrize(("backend", "whom", "times"), [("inductor", "process", 5), ("aoti", "group", 4)])
+@pytest.mark.parametrize(
+    ("backend", "whom", "times"), [("inductor", "process", 5), pytest.param("aoti", "group", 4, marks=pytest.mark.slow)]
+)
 def test_an_interrupt_leaves_nothing_behind(backend, whom, times, tmp_path):
-    known = toolchain.prepare()
-    known.interface()
-    copied = tmp_path / "toolchain" / known.folder.name
-    copied.mkdir(parents=True)
-    shutil.copy(known.file, copied.with_suffix(".json"))  # it says where the precompiled headers are
-    shutil.copy(known.folder / "interface.o", copied)
+    lend_toolchain(tmp_path)
     places = {"FOREGRAD_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.backends.interrupted", backend, str(tmp_path), "0", str(times), whom],

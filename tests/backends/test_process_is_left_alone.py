@@ -32,16 +32,19 @@ def told_by(way, **places):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("way", ["backends", "threads"])
+@pytest.mark.parametrize("way", ["backends", pytest.param("threads", marks=pytest.mark.slow)])
 def test_nothing_is_changed_after_a_compilation(way):
     assert told_by(way) == {}
 
 
-@pytest.mark.parametrize("way", ["error", "interrupt", "probe"])
+@pytest.mark.parametrize(
+    "way", ["error", *(pytest.param(one, marks=pytest.mark.slow) for one in ("interrupt", "probe"))]
+)
 def test_nothing_is_changed_after_a_compilation_that_fails(way):
     assert told_by(way) == {}
 
 
+@pytest.mark.slow
 def test_torch_compile_writes_the_same_to_the_same_folder_after_foregrad(tmp_path):
     temporary = tmp_path / "temporary"
     quicker = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0", "TORCHINDUCTOR_VEC_ISA_OK": "1"}

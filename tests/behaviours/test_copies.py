@@ -233,6 +233,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_pickles_go_to_new_processes_and_to_spawned_workers(tmp_path):
     (tmp_path / "script.py").write_text(SCRIPT)
     for what in ("write", "read"):

@@ -12,6 +12,7 @@ from torch import nn
 import foregrad as fg
 
 
+@pytest.mark.slow
 def test_replicas_of_a_compiled_model_train_as_eager_and_other_ways_are_refused(tmp_path):
     """`DistributedDataParallel(fg.compile(model))`, and foregrad around the replicas, in two processes."""
     command = [sys.executable, Path(__file__).with_name("replicated.py")]

@@ -615,6 +615,7 @@ def trained(call, model):
     return seen
 
 
+@pytest.mark.slow
 def test_a_loop_with_padded_batches_of_40_lengths(capsys):
     torch.manual_seed(0)
     reference, model = Classifier(), Classifier()

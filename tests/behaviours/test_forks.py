@@ -96,7 +96,7 @@ def meanwhile(work):
         raise errors[0]
 
 
-@pytest.mark.parametrize("backend", ["eager", "inductor"])
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
 def test_a_child_calls_what_is_compiled_and_meets_new_shapes(backend):
     function = fg.compile(wave, backend=backend, cache=False)
     for size in (5, 17):
@@ -154,6 +154,7 @@ def train(model):
 
 
 @pytest.mark.filterwarnings("ignore:.*was captured 8 times")
+@pytest.mark.slow
 def test_twenty_forks_while_another_thread_captures():
     model = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Dropout(0.0), nn.Linear(3, 1))
     shared = fg.compile(model, backend="eager", cache=False, dynamic=False)
@@ -182,6 +183,7 @@ def test_twenty_forks_while_another_thread_captures():
         assert [finish(child) for child in children] == ["done"] * 20
 
 
+@pytest.mark.slow
 def test_forks_while_another_thread_compiles():
     function = fg.compile(wave, backend="inductor", cache=False)
     numbers = iter(range(100))

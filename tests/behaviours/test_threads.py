@@ -309,6 +309,7 @@ def test_everything_is_put_back_whatever_is_raised(error):
     assert type(optimizer.param_groups[0]["lr"]) is float
 
 
+@pytest.mark.slow
 def test_a_function_that_is_taken_hold_of_during_a_capture_is_pythons_own():
     kept = {"__name__": "a module that is imported meanwhile"}
 
@@ -401,6 +402,7 @@ def interrupt_at(number):
     return trace
 
 
+@pytest.mark.slow
 def test_an_interrupt_at_any_line_leaves_the_process_as_it_was():
     model = nn.Linear(3, 3)
 

@@ -20,6 +20,7 @@ def test_a_step_is_timed_and_equals_eager():
     assert "0e+00" in row
 
 
+@pytest.mark.slow
 def test_a_cold_start_is_timed_and_its_figures_are_kept(tmp_path: Path):
     figures = tmp_path / "cold.json"
     printed = run("cold.py", "--only", "blocks-1", "--json", str(figures))
@@ -31,6 +32,7 @@ def test_a_cold_start_is_timed_and_its_figures_are_kept(tmp_path: Path):
     assert table(again) == table(printed)
 
 
+@pytest.mark.slow
 def test_policies_are_measured_and_exact_ones_change_no_gradient():
     command = [sys.executable, ROOT / "benchmarks" / "saved.py", "--rounds", "1", "--workload", "blocks-1"]
     printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
@@ -44,6 +46,7 @@ def table(text: str) -> list[str]:
     return [line for line in text.splitlines() if "│" in line]
 
 
+@pytest.mark.slow
 def test_a_training_step_is_timed_and_its_figures_are_kept(tmp_path: Path):
     figures, page = tmp_path / "figures.json", tmp_path / "page.md"
     page.write_text("# Mine\n")
@@ -58,6 +61,7 @@ def test_a_training_step_is_timed_and_its_figures_are_kept(tmp_path: Path):
     assert "| foregrad: eager |" in page.read_text()
 
 
+@pytest.mark.slow
 def test_a_warm_start_is_timed_and_needs_no_tracing(tmp_path: Path):
     figures, page = tmp_path / "warm.json", tmp_path / "page.md"
     command = [sys.executable, ROOT / "benchmarks" / "warm.py"]
@@ -86,6 +90,7 @@ def test_a_warm_start_is_timed_and_needs_no_tracing(tmp_path: Path):
     assert "second step, data-only artifact, kernels kept / compiled anew, kernels kept" in page.read_text()
 
 
+@pytest.mark.slow
 def test_jax_trains_as_torch_does(tmp_path: Path):
     """Where `make bench-train` has made an environment with JAX."""
     if not (ROOT / ".venv-jax").exists():

@@ -15,6 +15,7 @@ FOLDER = ROOT / "examples" / "cpp"
 
 
 @pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.slow
 def test_a_program_without_python_trains(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     save, build = importlib.import_module("save"), importlib.import_module("build")

@@ -65,6 +65,7 @@ def test_an_example_is_a_program(name):
     assert f"python examples/{name}.py" in said
 
 
+@pytest.mark.slow
 def test_the_comparison_says_that_curves_are_equal():
     said = run(
         "compare.py", "--only", "pinn", "--ways", "foregrad", "--backends", "eager", "--steps", "3", "--rounds", "1"

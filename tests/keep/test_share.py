@@ -6,17 +6,18 @@ import pytest
 
 from tests.keep.share.starts import DOUBTS, STARTS, start_twice
 
-SAMPLE = [
-    "workload mlp-small",
+needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
+SLOW = [
     "workload gpt",
     "example maml",
     "script in the manner of nanoGPT",
     "script in the manner of nanoGPT, with its configurator",
+]
+SAMPLE = [
+    "workload mlp-small",
     "script with a command line",
-    pytest.param(
-        "architecture GPT2",
-        marks=pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed"),
-    ),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    pytest.param("architecture GPT2", marks=[needs_transformers, pytest.mark.slow]),
 ]
 
 

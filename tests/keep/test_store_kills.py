@@ -22,6 +22,7 @@ def test_killed_writers_leave_no_reader_without_a_good_entry(options):
     run("--kills", "40", *options)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 @pytest.mark.skipif(not os.path.exists("/proc/self/environ"), reason="looks at processes in /proc")
 def test_killed_builds_leave_no_compiler_and_the_next_process_builds():
