@@ -16,7 +16,7 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup redis demo examples test test-slow test-all conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
+.PHONY: help setup redis demo examples test test-slow test-all try-torch conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
@@ -24,6 +24,7 @@ help:
 	@echo "make test         run the tests that are quick, 6 minutes at most on 2 cores"
 	@echo "make test-slow    run the other tests, and behaviour with the backends that compile"
 	@echo "make test-all     both"
+	@echo "make try-torch VERSION=...  the quick tests with another torch, and which of its private names differ (sets up .venv-torch-VERSION)"
 	@echo "make conformance  every op, module and architecture against eager, 12,000 random programs, killed writers and builds, attacks on files, and behaviour when compiled (long)"
 	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
@@ -83,6 +84,18 @@ test-slow: $(STAMP) redis
 test-all: test
 	$(MAKE) test-slow
 
+# Another release of torch, with all other packages as they are here. Its private names are compared also if tests fail.
+TRIED := .venv-torch-$(VERSION)
+try-torch: $(STAMP)
+	@test -n "$(VERSION)" || { echo "name a release: make try-torch VERSION=2.12.1" >&2; exit 1; }
+	test -x $(TRIED)/bin/python || $(PYTHON) -m venv $(TRIED)
+	$(TRIED)/bin/python -m pip install --quiet $(TORCH_PIP_ARGS) torch==$(VERSION)
+	$(PY) -m pip freeze --exclude-editable --exclude torch > $(TRIED)/others.txt
+	$(TRIED)/bin/python -m pip install --quiet --no-deps -r $(TRIED)/others.txt
+	$(TRIED)/bin/python -m pip install --quiet --no-deps -e .
+	-$(PY) -m tests.house.private_names $(TRIED)/bin/python
+	$(TRIED)/bin/python -m pytest -q -n $(WORKERS) -m "not slow"
+
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.conformance all --dynamic
@@ -140,5 +153,5 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) .venv-jax .venv-libraries .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-jax .venv-libraries .venv-torch-* .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -3,6 +3,9 @@
 import ast
 import re
 
+import torch
+
+from tests.house.private_names import GONE, differences, look_up, signature_of
 from tests.house.source import ROOT, Module, modules
 from tests.house.test_imports import PRIVATE, is_private, names_defined, torch_names
 
@@ -31,6 +34,15 @@ def test_every_private_attribute_is_on_the_page():
         part for module in private_modules() for name in private_names(module) for part in name.split(".")
     }
     assert not [one for one in found if one.rpartition(" ")[2] not in last]
+
+
+def test_names_that_another_torch_does_not_have_or_has_otherwise_are_told():
+    here = {"torch._a": "(x)", "torch._b": "(x)", "torch._c": "module", "_d": GONE}
+    there = {"torch._a": GONE, "torch._b": "(x, y)", "torch._c": "module", "_d": GONE}
+    assert differences(here, there) == (["torch._a"], ["torch._b"])
+    assert signature_of(lambda x, *, y=2: x) == "(x, *, y=2)"
+    assert look_up("torch.utils._pytree.tree_map") is torch.utils._pytree.tree_map
+    assert look_up("torch._nothing.at_all") is None
 
 
 def private_modules() -> list[Module]:
