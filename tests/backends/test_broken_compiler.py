@@ -14,7 +14,10 @@ from foregrad.backends import toolchain
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("fused", "light", "as_library")
 
-pytestmark = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler"),
+]
 
 #: A compiler that fails as the file `broken` beside it says, if there is one. Each run is a line of `runs`.
 SCRIPT = """#!/bin/sh
@@ -85,9 +88,7 @@ def check_works(told, usual):
         assert told[name]["warnings"] == told[name]["fallbacks"] == []
 
 
-@pytest.mark.parametrize(
-    "how", [how if how == "always" else pytest.param(how, marks=pytest.mark.slow) for how in BROKEN]
-)
+@pytest.mark.parametrize("how", BROKEN)
 def test_what_a_broken_compiler_left_is_built_again_by_the_next_process(machine, how):
     machine.forget_builds()
     machine.break_compiler(BROKEN[how])
@@ -111,7 +112,6 @@ def test_what_a_broken_compiler_left_is_built_again_by_the_next_process(machine,
         assert [again[name]["origin"] for name in PROGRAMS] == ["found without tracing"] * 3
 
 
-@pytest.mark.slow
 def test_a_compiler_that_fails_is_not_one_that_lacks_an_instruction_set(tmp_path, machine):
     if len(machine.usual["instruction sets"]) < 2:
         pytest.skip("the processor has one instruction set")
@@ -128,7 +128,6 @@ def test_a_compiler_that_fails_is_not_one_that_lacks_an_instruction_set(tmp_path
     check_works(told, machine.usual)
 
 
-@pytest.mark.slow
 def test_a_compiler_that_does_not_know_an_instruction_set_works_without(tmp_path, machine):
     if not any("vnni" in one for one in machine.usual["instruction sets"]):
         pytest.skip("the processor has no instructions that a compiler may not know")

@@ -27,6 +27,7 @@ def outcomes(folder: Path, variant: str, data: int) -> dict[str, dict]:
     return found
 
 
+@pytest.mark.slow
 def test_hooks_between_processes(tmp_path, subtests):
     """One test, since each process goes through all kinds of hooks."""
     first, again, other = (outcomes(tmp_path, *one) for one in (("a", 2), ("a", 3), ("b", 4)))
