@@ -89,7 +89,8 @@ def replaced() -> Iterator[str]:
         for node in ast.walk(module.tree):
             if isinstance(node, ast.Call) and ast.unparse(node.func) == "replaced" and len(node.args) == 3:
                 owner, name = node.args[0], ast.literal_eval(node.args[1])
-                yield f"{imported(module)[ast.unparse(owner)]}.{name}"
+                first, dot, rest = ast.unparse(owner).partition(".")
+                yield f"{imported(module)[first]}{dot}{rest}.{name}"
 
 
 def imported(module: Module) -> dict[str, str]:

@@ -6,6 +6,7 @@ from tests.house.source import modules
 
 #: The files that use regular expressions, and on what.
 USES = {
+    "api/configure.py": "sizes such as 1GiB",
     "cache/format/header.py": "names, digests and algorithms in the header of a file",
     "cache/format/strict_json.py": "the bytes of JSON, before it is parsed",
     "cache/key/data.py": "patterns of the user's, as values",
@@ -21,6 +22,7 @@ USES = {
     "graph/holders.py": "ways to a tensor, in the words of a report",
     "graph/nodes.py": "patterns of the user's, for names of nodes",
     "program/effect_chains.py": "names of values",
+    "program/parse.py": "lines of a listing, whose expressions are parsed by `ast`",
     "runtime/guards/python_objects.py": "patterns of the user's, as values",
     "torch_private/cpp_builds.py": "what a C++ compiler has said",
     "torch_private/serialization.py": "types in the schema of an op",
