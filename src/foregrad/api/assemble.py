@@ -57,8 +57,8 @@ def make_capture(
             slots = [store.slot for store in captured.stage.stored]
             CallWriter(compiled, slots, guards.bound).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)
-        if not captured.looked.guard.check():  # what was read has changed meanwhile: a library was imported, say
-            source.namespace[PYTHON] = captured.looked.now().guard
+        if not captured.reads.guard.check():  # what was read has changed meanwhile: a library was imported, say
+            source.namespace[PYTHON] = captured.reads.now().guard
     if sizes is not None:
         sizes.refuse_late()
     conditions = None if sizes is None else Conditions.of(sizes)
@@ -130,9 +130,9 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         locations=captured.locations,
         modules=captured.modules,
         path=recording.modules.path,
-        python=captured.looked.guard,
+        python=captured.reads.guard,
         keeps_order=captured.keeps_order,
-        python_again=captured.looked.again,
+        python_again=captured.reads.again,
         variables=captured.variables,
         generators=captured.generators,
         checks_overlap=_checks_overlap(program, trace),

@@ -52,7 +52,7 @@ from foregrad.record.symbols.scalar_state import Mirror
 from foregrad.record.trace import Trace
 from foregrad.record.tracebacks import readable
 from foregrad.record.user_objects import UserObjects
-from foregrad.runtime.guards.python_reads import Looked, look
+from foregrad.runtime.guards.python_reads import ObservedReads, observe_reads
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.pytree import tree_leaves
 
@@ -73,7 +73,7 @@ class Captured:
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
     once: tuple[Change, ...]  # what it changes outside, so that the program holds for this call alone
     edits: Edits | None  # of lists and dicts that it was given
-    looked: Looked  # what it read in Python
+    reads: ObservedReads  # what it read in Python
     keeps_order: bool  # it can tell the order of keyword arguments
     objects: UserObjects  # held as long as this is
 
@@ -234,8 +234,8 @@ def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) 
         if once or python is not None:
             reach = tuple(variables(body)) if reach else ()  # what it changes there is said, or the program's own
         stage = _stage(recording, stored)
-    looked = look(recording, one.target, body, one.state, reach, one.arguments)
-    locations = _located(recording, looked.places, one.declared)
+    reads = observe_reads(recording, one.target, body, one.state, reach, one.arguments)
+    locations = _located(recording, reads.places, one.declared)
     refuse_made_up(recording, locations, one.declared)
     refuse_sizes(recording)
     trace = freeze(stage)
@@ -252,7 +252,7 @@ def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) 
         changes=changes,
         once=once,
         edits=edits,
-        looked=looked,
+        reads=reads,
         keeps_order=order_counts(one.target, kwargs),
         objects=one.objects,
     )

@@ -175,7 +175,7 @@ class Compiled(WarmStarts):
         with watched(timings, self.name, show=options.shows_progress):
             with part("record"):
                 captured = self._record(args, kwargs, dims)
-            twins = self._twins(captured, args, kwargs, options, dims) if dims else None
+            rerecord = self._rerecord_sizes(captured, args, kwargs, options, dims) if dims else None
             with part("passes"):
                 program = captured.program.apply(options.passes)
             description = describe_call(captured)
@@ -191,8 +191,8 @@ class Compiled(WarmStarts):
                 timings,
                 origin or CaptureOrigin(CAPTURED),
             )
-            if twins is not None:
-                made.stage.twin, twins.expected = twins, str(made.program)
+            if rerecord is not None:
+                made.stage.rerecord, rerecord.expected = rerecord, str(made.program)
             return made
 
     def _stage_of(self, args: Any, kwargs: Any, options: Options, dims: Dimensions) -> CompiledStage:
@@ -204,11 +204,13 @@ class Compiled(WarmStarts):
         """What has changed in Python since each capture, or by its own doing."""
         return [why for made in self.captures if (why := "; ".join(made.once) or made.python.why)]
 
-    def _twins(self, captured: Captured, args: Any, kwargs: Any, options: Options, dims: Dimensions) -> RerecordSizes:
+    def _rerecord_sizes(
+        self, captured: Captured, args: Any, kwargs: Any, options: Options, dims: Dimensions
+    ) -> RerecordSizes:
         from foregrad.api.rerecord_sizes import RerecordSizes
 
-        quiet, bare = replace(options, shows_progress=False), self._bare()
-        return RerecordSizes(captured.stage.recording, args, kwargs, lambda a, k: bare._stage_of(a, k, quiet, dims))
+        quiet, fresh = replace(options, shows_progress=False), self._without_captures()
+        return RerecordSizes(captured.stage.recording, args, kwargs, lambda a, k: fresh._stage_of(a, k, quiet, dims))
 
     def _make(self, captured: Captured, options: Options, *rest: Any) -> Capture:
         from foregrad.api.assemble import make_capture

@@ -75,8 +75,8 @@ class CompiledForward:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         compiled = compiled_of(self)
-        twin = copy.deepcopy(compiled.target, memo)
-        return compile_module(twin, compiled.options)
+        copied = copy.deepcopy(compiled.target, memo)
+        return compile_module(copied, compiled.options)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Pickles as the module does, with the options: what is loaded is compiled, and has no programs yet."""
@@ -98,7 +98,7 @@ def is_lazy(module: torch.nn.Module) -> bool:
 
 
 def compile_module(module: torch.nn.Module, options: Options) -> Any:
-    """A twin of a module that shares all its state, and runs captured programs."""
+    """A copy of a module that shares all its state, and runs captured programs."""
     refuse_native(module)
     made: Any = object.__new__(_class_for(module))
     object.__setattr__(made, "__dict__", module.__dict__)

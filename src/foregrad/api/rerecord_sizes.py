@@ -25,7 +25,7 @@ from foregrad.torch_private.pytree import tree_flatten, tree_unflatten
 
 
 class RerecordSizes:
-    """Makes a twin for the dimensions of a call; `expected` is the listing of its program."""
+    """Records a call again for other dimensions; `expected` is the listing of its program."""
 
     def __init__(
         self, recording: Recording, args: Any, kwargs: Any, record: Callable[[Any, Any], CompiledStage]

@@ -103,7 +103,8 @@ class WarmStarts:
     def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
         if call.key in self._wrong:
             return self._wrong[call.key]
-        again = Rerecord(self.name, args, kwargs, functools.partial(self._bare()._recorded, lookup.once_made(), call))
+        record = functools.partial(self._without_captures()._recorded, lookup.once_made(), call)
+        again = Rerecord(self.name, args, kwargs, record)
         found = find_call(self.options.cache, call.key, self._places(), again)
         if isinstance(found, CaptureOrigin):
             return found
@@ -248,10 +249,10 @@ class WarmStarts:
 
     def _later(self, one: ToKeep) -> Callable[[], None]:
         """What keeps more of a capture. Its programs do not hold the compiled function, and may outlive it."""
-        me, bare = weakref.ref(self), self._bare()
-        return lambda: (me() or bare)._keep(one)
+        me, fresh = weakref.ref(self), self._without_captures()
+        return lambda: (me() or fresh)._keep(one)
 
-    def _bare(self) -> Self:
+    def _without_captures(self) -> Self:
         """The same without its captures, for programs: recorded once more, they come out as they are."""
         made = object.__new__(type(self))
         vars(made).update(vars(self))

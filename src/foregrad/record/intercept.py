@@ -33,7 +33,7 @@ from foregrad.record.python.patched_methods import originals
 from foregrad.record.recorder import Recorder
 from foregrad.record.symbols.data_values import Item, ItemNode
 from foregrad.record.symbols.numbers import Float, Int
-from foregrad.record.symbols.sizes import SHAPES, faced
+from foregrad.record.symbols.sizes import SHAPES, with_methods
 from foregrad.record.tensor_from_list import has_tensors, tensor_of
 from foregrad.torch_private.autograd_engine import with_engine
 from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
@@ -88,7 +88,7 @@ class Intercept(TorchFunctionMode):
         if kwargs and self._recorder.values.mirror is not None:
             kwargs = {k: self._as_number(v) if k in ("alpha", "value") else v for k, v in kwargs.items()}
         if func in SHAPES and self._recorder.sizes is not None:
-            return faced(func(*args, **kwargs))
+            return with_methods(func(*args, **kwargs))
         special = _SPECIAL.get(func)
         first: Any = args[0] if args else next(iter(kwargs.values()), None)
         self.has_attention |= func is torch.nn.functional.scaled_dot_product_attention

@@ -34,7 +34,7 @@ from foregrad.record.set_storage import SETS, check_history, check_shape
 from foregrad.record.symbols.data_values import ItemOf, item_of
 from foregrad.record.symbols.dimensions import Sizes
 from foregrad.record.symbols.numbers import Expression, expression_of
-from foregrad.record.symbols.sizes import SYMBOLS, unfaced
+from foregrad.record.symbols.sizes import SYMBOLS, without_methods
 from foregrad.record.version_bumps import Bumps
 from foregrad.record.wrapper_ops import op_on_wrapper, waited
 from foregrad.torch_private.autograd import version_of
@@ -144,7 +144,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
         if func.namespace in _SKIPPED:
             return func(*args, **kwargs)
         if self.sizes is not None:
-            args, kwargs = unfaced(args), unfaced(kwargs)
+            args, kwargs = without_methods(args), without_methods(kwargs)
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:

@@ -74,7 +74,7 @@ class CompiledStage:
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
         self._assumed: dict[Any, int] = {}  # how much these assume about sizes that vary
-        self.twin: Callable[[Dims], CompiledStage] | None = None  # the stage, recorded for the sizes of another call
+        self.rerecord: Callable[[Dims], CompiledStage] | None = None  # for the sizes of another call
         backward = None if self._is_asked_for_first(known[1]) else self._start_backward(program, self.halves, known[1])
         self.run_forward = forward()
         if stage.backward is not None and backward is not None:
@@ -83,7 +83,7 @@ class CompiledStage:
 
     def cut(self) -> None:
         """Hold on to nothing of the user's: no more of it is recorded."""
-        self.on_backward, self.twin = lambda: None, None
+        self.on_backward, self.rerecord = lambda: None, None
         self.stage.recording.inputs.let_go()
 
     @property
@@ -300,7 +300,7 @@ class CompiledStage:
         layouts = self.layouts_of(tangents)
         found = self.backward(layouts)
         if (failing := self._failing(layouts, dims)) is not None:
-            return self._twin(failing, dims).run_backward(saved, tangents, live, dims)
+            return self._rerecorded(failing, dims).run_backward(saved, tangents, live, dims)
         return run_compiled(found, saved, tangents, live, dims)
 
     def _note_sizes(self, recorded: Any) -> None:
@@ -314,13 +314,13 @@ class CompiledStage:
         late = self.sizes.assumed(self.sizes.num_checked, self._assumed[recorded])
         return next((one for one in late if not formulas(self.sizes, one.code)(dims)), None)
 
-    def _twin(self, failing: Assumed, dims: Dims) -> CompiledStage:
-        if self.twin is None:
+    def _rerecorded(self, failing: Assumed, dims: Dims) -> CompiledStage:
+        if self.rerecord is None:
             raise BackwardError(
                 f"this backward was recorded where {failing.text}, which does not hold now.\n  {failing.line}\n"
                 "Compile with dynamic=False."
             )
-        return self.twin(dims)
+        return self.rerecord(dims)
 
     @cached_property
     def at(self) -> Callable[[Dims], Any]:
@@ -343,7 +343,7 @@ class CompiledStage:
                     self._nexts[key] = self._record_next(layouts, differentiable)
                 self._note_sizes(key)
         failing = self._failing(key, dims)
-        return self._nexts[key] if failing is None else self._twin(failing, dims).next_stage(tangents, dims)
+        return self._nexts[key] if failing is None else self._rerecorded(failing, dims).next_stage(tangents, dims)
 
     def _record_next(self, layouts: Layouts, differentiable: tuple[bool, ...]) -> CompiledStage:
         stage = self.stage

@@ -22,7 +22,7 @@ OWNER = "owner"
 class Location:
     """A place that holds a tensor: an entry of a module's dict, a closure's cell, a variable, an item, an attribute.
 
-    `twins` are other places that held the same tensor: tied weights.
+    `other_places` are other places that held the same tensor: tied weights.
     """
 
     role: str  # "param", "buffer" or "closure"
@@ -30,7 +30,7 @@ class Location:
     owner: Any
     key: Any
     table: str | None = None  # "_parameters" or "_buffers" of a module
-    twins: tuple[Location, ...] = ()
+    other_places: tuple[Location, ...] = ()
     is_attribute: bool = False
 
     def emit(self, source: Source, *, missing_ok: bool = False) -> str:
@@ -57,7 +57,8 @@ class Location:
     def covers(self, other: Location) -> bool:
         """Whether this is the other place too."""
         owner = self.owner if self.table is None else getattr(self.owner, self.table)
-        return (owner is other.owner and self.key == other.key) or any(twin.covers(other) for twin in self.twins)
+        is_here = owner is other.owner and self.key == other.key
+        return is_here or any(place.covers(other) for place in self.other_places)
 
 
 @dataclass(frozen=True)
@@ -108,14 +109,14 @@ def locate(
         if first is None:
             found[id(tensor)] = location
         elif location.table is not None and first.table is not None:
-            found[id(tensor)] = replace(first, twins=(*first.twins, location))
+            found[id(tensor)] = replace(first, other_places=(*first.other_places, location))
     return found
 
 
 def write_same(source: Source, location: Location, name: str) -> None:
     """Write that a tensor is what is kept at a place, and at all that held the same."""
     with source.block("try:"):
-        for place in (location, *location.twins):
+        for place in (location, *location.other_places):
             source.check(Check(f"{place.emit(source, missing_ok=True)} is not {name}"))
     with source.block("except (KeyError, IndexError, ValueError, AttributeError):"):
         source.line("return MISS")
@@ -126,7 +127,7 @@ def with_places(found: dict[int, Location], more: dict[int, list[Location]]) -> 
     every = dict(found)
     for tensor, places in more.items():
         first, *rest = places if tensor not in found else [found[tensor], *places]
-        every[tensor] = replace(first, twins=(*first.twins, *rest))
+        every[tensor] = replace(first, other_places=(*first.other_places, *rest))
     return every
 
 

@@ -108,22 +108,22 @@ def _applied(function: Callable[..., Any], args: list[str]) -> str:
 _NAMES = {operator.truth: "bool", operator.abs: "abs", operator.pos: "+", float.is_integer: "float.is_integer"}
 
 
-def faced(value: Any) -> Any:
+def with_methods(value: Any) -> Any:
     """Sizes as torch gives them, as Python code sees them."""
     if type(value) is torch.SymInt:
         return Extent(value.node)
     if type(value) is torch.Size:
-        return value if all(type(n) is int for n in value) else torch.Size([faced(n) for n in value])
-    return tuple(map(faced, value)) if type(value) is tuple else value
+        return value if all(type(n) is int for n in value) else torch.Size([with_methods(n) for n in value])
+    return tuple(map(with_methods, value)) if type(value) is tuple else value
 
 
-def unfaced(value: Any) -> Any:
+def without_methods(value: Any) -> Any:
     """Arguments as torch's own Python code wants them."""
     if isinstance(value, torch.SymInt):
         return _raw(value)
     if type(value) in (list, tuple, torch.Size):
-        return list(map(unfaced, value)) if type(value) is list else tuple(map(unfaced, value))
-    return {k: unfaced(v) for k, v in value.items()} if type(value) is dict else value
+        return list(map(without_methods, value)) if type(value) is list else tuple(map(without_methods, value))
+    return {k: without_methods(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def _numbers(value: Any) -> Formulas:
@@ -141,9 +141,9 @@ def _binary(function: Callable[..., Any], *, is_reflected: bool = False) -> Any:
             return NotImplemented
         pair = (other, self) if is_reflected else (self, other)
         if function in _EXACT and (type(other) is int or isinstance(other, torch.SymInt)):
-            return faced(function(*map(_raw, pair)))
+            return with_methods(function(*map(_raw, pair)))
         if function is operator.pow and not is_reflected and type(other) is int and 0 < other <= _FEW:
-            return faced(_product(_raw(self), other))
+            return with_methods(_product(_raw(self), other))
         return _numbers(self).compute(function, pair)
 
     return method
@@ -181,7 +181,7 @@ Extent: Any = type(
         **{f"__{name}__": _binary(getattr(operator, name)) for name in _ARITHMETIC},
         **{f"__r{name}__": _binary(getattr(operator, name), is_reflected=True) for name in _ARITHMETIC},
         **{f"__{name}__": _compared(getattr(operator, name)) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
-        "__neg__": lambda self: faced(-_raw(self)),
+        "__neg__": lambda self: with_methods(-_raw(self)),
         "__pos__": lambda self: self,
         "__abs__": lambda self: self if self >= 0 else -self,
         "__bool__": lambda self: bool(_raw(self) != 0),

@@ -20,7 +20,7 @@ from foregrad.runtime.guards.walk import KnownTensors
 
 
 @dataclass(frozen=True, eq=False)
-class Looked:
+class ObservedReads:
     """What was read in Python: its guard, and how to make that again, here or in another process."""
 
     guard: PythonGuard
@@ -29,14 +29,14 @@ class Looked:
     now: Callable[[], Reached]  # looks once more
 
 
-def look(
+def observe_reads(
     recording: Recording,
     target: Any,
     body: Any,
     state: tuple[Any, ...],
     variables: tuple[Variable, ...],
     arguments: dict[str, Any],
-) -> Looked:
+) -> ObservedReads:
     """Look at everything that a recorded function can have read. `variables` are those that guards read anew."""
     inputs = [*(one.real for one in recording.inputs.all), *(one.real for one in recording.inputs.outer)]
     places = locate(inputs, recording.modules.tops, body)
@@ -45,7 +45,7 @@ def look(
     again = _reads(recording, target, state)
     now = functools.partial(_reached, recording, again, tensors, arguments)
     found = now()
-    return Looked(found.guard, with_places(places, found.places), again, now)
+    return ObservedReads(found.guard, with_places(places, found.places), again, now)
 
 
 def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonReads:

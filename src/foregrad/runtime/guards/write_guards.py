@@ -296,9 +296,9 @@ class GuardWriter:
             self.source.line(f"{name} = {location.emit(self.source)}")
         with self.source.block("except (KeyError, ValueError):"):
             self.source.line("return MISS")
-        for twin in location.twins:
-            about = "" if isinstance(twin.owner, torch.nn.Module) else KEPT_TOO
-            self.miss_if(f"{twin.emit(self.source, missing_ok=True)} is not {name}", about=about)
+        for other in location.other_places:
+            about = "" if isinstance(other.owner, torch.nn.Module) else KEPT_TOO
+            self.miss_if(f"{other.emit(self.source, missing_ok=True)} is not {name}", about=about)
         return name
 
     def _grad(self, lifted: AnyInput, grad: AnyInput | OldSparseGrad | None) -> None:
