@@ -10,6 +10,7 @@ import threading
 import types
 import weakref
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
@@ -406,3 +407,26 @@ def a_view_of_a_dict():
     yield lambda x: x * sum(values)
     scales["a"] = 3.0
     yield
+
+
+# Objects that a library holds too: what is met there is looked at no further, but where the function reads it
+
+
+@case
+def attribute_of_a_library_s_class_that_the_library_holds():
+    holder, kind = types.ModuleType("holder"), np.ma.MaskedArray
+    holder.kind, kind.times, masked = kind, 3, np.ma.masked_array([1, 2])
+    yield lambda x: x * int(masked.sum()) * holder.kind.times
+    kind.times = 5
+    yield
+    del kind.times
+
+
+@case
+def mask_of_an_array_in_a_library_s_class():
+    holder, kind = types.ModuleType("holder"), np.ma.MaskedArray
+    holder.kind, kind.table = kind, np.ma.masked_array([3, 4])
+    yield lambda x: x * int(holder.kind.table.sum())
+    kind.table = np.ma.masked_array([3, 4], mask=[1, 0])
+    yield
+    del kind.table

@@ -94,6 +94,7 @@ class GuardWalk:
         self._closed = closed
         self._homes = frozenset(name.rpartition(".")[0] for name in reads.executed)  # classes whose methods ran
         self._known: dict[int, ReadNode] = {}
+        self._known_closed: dict[int, ReadNode] = {}  # met within something closed alone
         self._alive: list[Any] = []
         self._todo: deque[tuple[HolderNode, Sequence[ObjectPart], bool]] = deque()
 
@@ -112,7 +113,7 @@ class GuardWalk:
         if type(value) in VALUES:
             return Plain(name, value)
         value = self.boundary.unwrapped(value)
-        known = self._known.get(id(value))
+        known = self._known.get(id(value)) or (self._known_closed.get(id(value)) if closed else None)
         if known is not None:
             if isinstance(known, HolderNode):
                 known.is_pinned = True  # others lead to it too
@@ -122,7 +123,7 @@ class GuardWalk:
             return Same(name, value)
         made = self._made(value, name, self._closed) if closed else self.opened(value, name)
         if not isinstance(made, Plain):
-            self._known[id(value)] = made
+            (self._known_closed if closed else self._known)[id(value)] = made
             self._alive.append(value)
         return made
 
