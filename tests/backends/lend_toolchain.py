@@ -6,13 +6,13 @@ from pathlib import Path
 from foregrad.backends import toolchain
 
 
-def lend_toolchain(cache: Path) -> Path:
-    """Put the answers of the compiler into a new cache folder, and the part that all libraries share: the folder of the
-    toolchain there. Precompiled headers stay where they are; the answers name them."""
+def lend_toolchain(cache: Path) -> None:
+    """Put the answers of the compiler into a new cache folder, and the part that all libraries share. Precompiled
+    headers stay where they are; the answers name them."""
     known = toolchain.prepare()
-    known.interface()
-    folder = cache / "toolchain" / known.folder.name
-    folder.mkdir(parents=True, mode=0o700)
-    shutil.copy(known.file, folder.with_suffix(".json"))
-    shutil.copy(known.folder / "interface.o", folder)
-    return folder
+    interface = known.interface()
+    for name in ("toolchain", "code-2"):
+        (cache / name).mkdir(mode=0o700, parents=True)
+    shutil.copy(known.file, cache / "toolchain")
+    for file in (interface, *interface.parent.glob(f"interface-*-{known.name}")):
+        shutil.copy(file, cache / "code-2")

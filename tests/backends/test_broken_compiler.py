@@ -56,8 +56,10 @@ class Machine:
 
     def forget_builds(self) -> None:
         """All but what is known about the compiler, and its precompiled headers."""
-        for folder in (self.folder / "temporary", self.folder / "cache", *self.folder.glob("toolchain/*/libraries*")):
+        for folder in (self.folder / "temporary", self.folder / "cache"):
             shutil.rmtree(folder, ignore_errors=True)
+        for library in self.folder.glob("code-2/library-*"):
+            library.unlink()
         (self.folder / "temporary").mkdir()
 
     def start(self, *programs: str) -> dict:

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 )
 def test_an_interrupt_leaves_nothing_behind(backend, whom, times, tmp_path):
     lend_toolchain(tmp_path)
-    places = {"FOREGRAD_CACHE_DIR": str(tmp_path), "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "inductor")}
+    (tmp_path / "temporary").mkdir()
+    places = {"FOREGRAD_CACHE_DIR": str(tmp_path), "TMPDIR": str(tmp_path / "temporary")}
     done = subprocess.run(
         [sys.executable, "-m", "tests.backends.interrupted", backend, str(tmp_path), "0", str(times), whom],
         env=os.environ | places | {"PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"},

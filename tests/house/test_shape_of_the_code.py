@@ -36,6 +36,20 @@ def test_no_error_is_swallowed(module: Module):
 
 
 @EVERY_MODULE
+def test_files_get_their_names_in_one_place(module: Module):
+    """Whoever writes beside a path and renames has to think of fsync, modes, failures and kills."""
+    names = ("os.link", "os.rename", "os.renames", "os.replace", "shutil.move")
+    found = [
+        f"{module.file}:{node.lineno}: {name}"
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Attribute | ast.alias | ast.Name)
+        for name in (ast.unparse(node),)
+        if name in names or name.rpartition(".")[2] in ("mkstemp", "NamedTemporaryFile")
+    ]
+    assert not found or module.file == "process/atomic_write.py", "\n".join(found)
+
+
+@EVERY_MODULE
 def test_an_exception_to_lint_carries_its_reason(module: Module):
     """`# noqa: E501  # why` says why; `# type: ignore[arg-type]` names at least the rule."""
     fine = re.compile(r"# noqa: [A-Z]+\d+(, ?[A-Z]+\d+)*\W+\w.*|# type: ignore\[[\w, -]+\].*")

@@ -114,8 +114,8 @@ class Rounds:
         return time.monotonic() - began, self._finish(place)
 
     def _fresh(self) -> Path:
-        for libraries in self.folder.glob("known/toolchain/*/libraries*"):
-            shutil.rmtree(libraries)
+        for library in self.folder.glob("known/code-2/library-*"):
+            library.unlink()
         for old in self.folder.glob("round-*"):
             shutil.rmtree(old)
         self.count += 1

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 import foregrad as fg
-from foregrad.cache.serialize import code_files
 from foregrad.cache.store.cache import default_cache
 from foregrad.cache.store.folder import Folder
 from foregrad.cache.store.layer import Hit, Miss
@@ -317,19 +316,6 @@ def test_what_was_used_longest_ago_goes_first(tmp_path):
     folder.get(keys[0])  # the oldest, but used now
     folder.put(OTHER, bytes(1000))
     assert {entry.key for entry in folder.entries()} == {keys[0], *keys[3:], OTHER}
-
-
-def test_code_that_was_loaded_longest_ago_goes_first(tmp_path, monkeypatch):
-    monkeypatch.setenv("FOREGRAD_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(code_files, "MAX_BYTES", 3 * len(DATA))
-    names = ["code/aa", "code/bb", "code/cc"]
-    paths = [code_files.code_file(name, lambda name: DATA) for name in names]
-    for age, path in zip((300, 200, 100), paths, strict=True):
-        os.utime(path, (time.time() - age,) * 2)
-    code_files.code_file(names[0], lambda name: DATA)  # used once more
-    newest = code_files.code_file("code/dd", lambda name: DATA)
-    assert [path.exists() for path in (*paths, newest)] == [True, False, False, True]
-    assert code_files.code_file(names[1], lambda name: DATA).read_bytes() == DATA  # what is gone is written again
 
 
 def test_the_newest_entry_stays_whatever_the_clock_says(tmp_path):

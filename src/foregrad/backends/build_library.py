@@ -11,15 +11,15 @@ from typing import Any
 
 from torch import fx
 
-from foregrad.backends.build_store import BuildStore
 from foregrad.backends.library import Library
 from foregrad.backends.lower import Lowered
 from foregrad.backends.toolchain import digest, prepare
+from foregrad.process.code_files import built
 from foregrad.process.progress import part
 from foregrad.torch_private.inductor import compile_library, library_key
 
-#: The number counts the ways in which we have built libraries: one of an older way is not found.
-_FOLDER = "libraries-1"
+#: What libraries are kept as. The number counts the ways in which we have built them: one of an older way is not found.
+_NAME = "library-1"
 
 
 def library(lowered: Lowered, **kind: Any) -> Library:
@@ -32,13 +32,12 @@ def library(lowered: Lowered, **kind: Any) -> Library:
 
     def build(folder: Path) -> dict[str, Path]:
         with part("generate and build code"):
-            interface = toolchain.interface()
+            interface = str(toolchain.interface())
             made = Path(compile_library(lowered.graph, lowered.inputs, str(folder), f"graph_{key}", interface, **kind))
         by_suffix = {suffix: made.with_suffix(suffix) for suffix in (".so", ".json")}  # and the ops called by name
-        return {f"graph{suffix}": file for suffix, file in by_suffix.items() if file.exists()}
+        return {suffix: file for suffix, file in by_suffix.items() if file.exists()}
 
-    folder = BuildStore(toolchain.folder / _FOLDER).get(key, build)
-    return Library(folder / "graph.so", places, lowered.constants)
+    return Library(built(f"{_NAME}-{toolchain.name}-{key}", build), places, lowered.constants)
 
 
 def _return_each_once(graph: fx.Graph) -> tuple[int | None, ...]:

@@ -15,6 +15,9 @@ class Library:
 
     def __init__(self, path: Path, places: tuple[int | None, ...], constants: tuple[torch.Tensor, ...]) -> None:
         self.library = path
+        ops = path.with_suffix(".json")
+        #: where torch finds the ops that it calls by name, if there are any
+        self.ops = ops if ops.exists() else None
         self.places = places
         self.constants = constants
         self._run = library_runner(str(path))

@@ -4,17 +4,15 @@ Inductor asks the compiler many things before it compiles anything: which vector
 a precompiled header is still good. The answers are kept in a file, one for each compiler, torch and CPU:
 
     ~/.cache/foregrad/toolchain/3f0c….json       the answers
-    ~/.cache/foregrad/toolchain/3f0c…/           precompiled headers; libraries, and the part that all of these share
+    ~/.cache/foregrad/toolchain/3f0c…/headers    precompiled headers, as Inductor lays them out
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import platform
 import shutil
-import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -25,8 +23,9 @@ import torch
 
 from foregrad.process import children
 from foregrad.process.atomic_write import write_atomically
+from foregrad.process.code_files import built, count
 from foregrad.process.environment import CXX
-from foregrad.process.folders import code_folder
+from foregrad.process.folders import code_folder, touch
 from foregrad.process.forks import lock
 
 
@@ -85,8 +84,12 @@ class Toolchain:
         return made
 
     @property
+    def name(self) -> str:
+        return digest(self.identity)
+
+    @property
     def folder(self) -> Path:
-        return code_folder() / "toolchain" / digest(self.identity)
+        return code_folder() / "toolchain" / self.name
 
     @property
     def file(self) -> Path:
@@ -104,22 +107,21 @@ class Toolchain:
         """The path of a precompiled header, made if it is not there."""
         key = digest(question)
         path = self.answers.get(key)
-        if path is None or not any(Path(path + suffix).exists() for suffix in (".gch", ".pch")):
-            self.answers[key] = path = make()
-            self._is_saved = False
-            self.save()
-        return str(path)
+        if path is not None and (found := _precompiled(path)) is not None:
+            touch(found)  # not the header itself: clang would take the precompiled one for an old one
+            return str(path)
+        self.answers[key] = path = make()
+        self._is_saved = False
+        self.save()
+        if (found := _precompiled(path)) is not None:
+            count(found)
+        return path
 
-    def interface(self) -> str:
+    def interface(self) -> Path:
         """The object file that all libraries have in common, compiled if it is not there."""
         from foregrad.torch_private.inductor import build_interface
 
-        path = self.folder / "interface.o"
-        if not path.exists():
-            self.folder.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=self.folder) as building:
-                os.replace(build_interface(building), path)
-        return str(path)
+        return built(f"interface-1-{self.name}", lambda folder: {".o": Path(build_interface(str(folder)))})
 
     def save(self) -> None:
         """Write new answers down, unless all are No: then it is the machine that failed, and it may recover."""
@@ -128,6 +130,10 @@ class Toolchain:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             text = json.dumps({**self.identity, "answers": self.answers}, indent=1)
             write_atomically(self.file, [text.encode()])
+
+
+def _precompiled(header: str) -> Path | None:
+    return next((path for end in (".gch", ".pch") if (path := Path(header + end)).exists()), None)
 
 
 def _identity(compiler: str) -> dict[str, str]:

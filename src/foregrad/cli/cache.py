@@ -30,8 +30,9 @@ from foregrad.cache.serialize.catalog import (
     nearest_to,
     newest_call,
 )
-from foregrad.cache.store.cache import Cache, Copied, Counts, default_folder
+from foregrad.cache.store.cache import Cache, Copied, Counts, default_cache
 from foregrad.cache.store.option_checks import named_place
+from foregrad.process.folders import programs_folder
 
 #: Of a key, as much as is shown; keys can be given by any beginning that only one has.
 _SHOWN_DIGITS = 12
@@ -62,14 +63,14 @@ def _command(function: Callable[..., None]) -> Callable[..., None]:
 def open_cache(place: str | None, key: Path | None) -> Cache:
     """The cache at a place. Without one: what `FOREGRAD_CACHE` names, else this user's folder."""
     named = named_place()
-    chosen = place or (named if named != "off" else None) or default_folder()
+    chosen = place or (named if named != "off" else None) or programs_folder()
     return Cache(chosen, key=key_from_file(key) if key else None)
 
 
 @cache.command()
 @_command
 def ls(cache: Cache, as_json: bool) -> None:
-    """List the entries, those that were used last first, as their headers describe them."""
+    """List the entries, those that were used last first, as their headers describe them, and folders of code."""
     found = catalog(cache)
     if as_json:
         _print_json([kept.as_json() for kept in found])
@@ -85,6 +86,7 @@ def ls(cache: Cache, as_json: bool) -> None:
         )
         for kept in found
     ]
+    rows += [("", "code", folder, size_text(size), "", "") for folder, size in _code(cache).items()]
     _print_table(("key", "kind", "name", "size", "used", "torch"), rows)
 
 
@@ -131,14 +133,14 @@ def verify(cache: Cache, as_json: bool) -> None:
 @click.option("--max-bytes", type=click.IntRange(min=0), help="The limit; else 10 GB.")
 @_command
 def gc(cache: Cache, max_bytes: int | None, as_json: bool) -> None:
-    """Bring folders within their limit, and remove what killed processes left there."""
-    swept = cache.gc(max_bytes)
+    """Bring folders within their limit, with all compiled code, and remove what killed processes left there."""
+    swept = [one for each in _with_own(cache) for one in each.gc(max_bytes)]
     if as_json:
         _print_json([asdict(one) for one in swept])
         return
     for one in swept:
         click.echo(
-            f"removed {one.evicted} entries of {size_text(one.evicted_bytes)} and {one.strays} strays; "
+            f"removed {one.evicted} files of {size_text(one.evicted_bytes)} and {one.strays} strays; "
             f"kept {one.kept} of {size_text(one.kept_bytes)}"
         )
 
@@ -165,10 +167,23 @@ def stats(cache: Cache, as_json: bool) -> None:
     """Count entries and bytes, and how often entries were found in the folders, by all processes that ever asked."""
     found = cache.stats()
     if as_json:
-        _print_json({"entries": found.entries, "bytes": found.bytes, **asdict(found.ever)})
+        _print_json({"entries": found.entries, "bytes": found.bytes, "code": _code(cache), **asdict(found.ever)})
         return
     click.echo(f"{found.entries} entries of {size_text(found.bytes)}")
+    for folder, size in _code(cache).items():
+        click.echo(f"code of {size_text(size)} in {folder}")
     click.echo(_counts_text(found.ever))
+
+
+def _with_own(cache: Cache) -> list[Cache]:
+    """The cache, and where none was named this user's own as well: compiled code is there, whatever `FOREGRAD_CACHE`
+    says."""
+    is_other = click.get_current_context().params["place"] is None and named_place() not in (None, "off")
+    return [cache, default_cache()] if is_other else [cache]
+
+
+def _code(cache: Cache) -> dict[str, int]:
+    return {folder: size for each in _with_own(cache) for folder, size in each.stats().code.items()}
 
 
 def _key_given() -> Any:

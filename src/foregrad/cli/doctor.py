@@ -13,9 +13,9 @@ from pathlib import Path
 import torch
 
 from foregrad.backends import toolchain
-from foregrad.cache.store.cache import Cache, default_folder, without_password
+from foregrad.cache.store.cache import Cache, without_password
 from foregrad.cache.store.option_checks import named_place
-from foregrad.process.folders import cache_folder
+from foregrad.process.folders import cache_folder, programs_folder
 
 TESTED_TORCH = "2.13"
 
@@ -83,7 +83,7 @@ def caches() -> Finding:
 
 def programs() -> Finding:
     """Where compiled programs are kept for later processes, and whether that can be used."""
-    place = named_place() or str(default_folder())
+    place = named_place() or str(programs_folder())
     if place == "off":
         return Finding("programs", "off", False, "each process traces and compiles anew; FOREGRAD_CACHE=off says so")
     shown = without_password(place)

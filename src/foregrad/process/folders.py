@@ -17,6 +17,12 @@ from foregrad.process.environment import CACHE_DIR, CONFIG_DIR, XDG_CACHE_HOME, 
 
 log = logging.getLogger("foregrad")
 
+#: What changes when entries of old and new versions of foregrad could not read each other.
+VERSION = 1
+
+#: What a folder of entries holds at most if nobody says otherwise; this user's together with all compiled code.
+MAX_BYTES = 10 * 10**9
+
 _MOST_LINKS = 40
 
 
@@ -34,21 +40,51 @@ def config_folder() -> Path:
     return Path(XDG_CONFIG_HOME.value or Path.home() / ".config") / "foregrad"
 
 
-def code_folder() -> Path:
-    """Where code is kept that later processes load: `cache_folder`, if nobody else can write there. Else a folder of
-    this process alone, and one line of the log that says why."""
-    return _private(cache_folder())
+def programs_folder() -> Path:
+    """Where compiled programs are kept if nobody says otherwise."""
+    return cache_folder() / "programs"
+
+
+def code_folder(part: str = "") -> Path:
+    """Where code is kept that later processes load: `cache_folder`, or a part of it, if nobody else can write there.
+    Else a folder of this process alone, and one line of the log that says why."""
+    root = _made(cache_folder())
+    return _made(root / part) if part else root
 
 
 def build_folder() -> Path:
     """Where compilers work, and keep what they may want again until the machine starts anew. It is private as well."""
-    return _private(Path(tempfile.gettempdir()) / f"foregrad-{os.geteuid()}")
+    return _made(_build_folder())
+
+
+def code_folders() -> tuple[Path, ...]:
+    """All folders with compiled code of this user, also those of older versions. What else lies beside them, where
+    `FOREGRAD_CACHE_DIR` names a folder that is not foregrad's alone, is not."""
+    parts = {cache_folder(): ("code-[12]", f"toolchain/{'[0-9a-f]' * 24}"), _build_folder(): ("inductor", "building")}
+    homes = [home for home in parts if why_exposed(home) is None]
+    return tuple(folder for home in homes for part in parts[home] for folder in sorted(home.glob(part)))
+
+
+def touch(path: Path) -> None:
+    """Note that a file is used now."""
+    try:
+        os.utime(path)
+    except OSError as error:  # evicted just now, or the folder cannot be written
+        log.debug("the time of use is not noted: %s", error)
+
+
+def _build_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"foregrad-{os.geteuid()}"
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return _private(folder)
 
 
 @cache
 def _private(folder: Path) -> Path:
     """A folder that only this user can write: this one if it is, else a new one of this process."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     reason = why_exposed(folder)
     if reason is None:
         return folder

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from foregrad.cache.serialize.code_files import code_file, write_once
 from foregrad.cache.serialize.hook_places import names_in
 from foregrad.cache.serialize.restore import Restorer, as_described
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep, CorruptArtifact
 from foregrad.core.generated import Check, Line, generated_of
 from foregrad.process.atomic_write import Bytes
+from foregrad.process.code_files import code_file
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.runtime.guards.torch_guards import SameState
 from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED
@@ -53,10 +53,8 @@ def restorer_of(
     used: its graphs are compiled with it."""
 
     def unpack(name: str, beside: Mapping[str, str]) -> Any:
-        path = code_file(name, read)
-        for suffix, other in beside.items():
-            write_once(path.with_suffix(suffix), read(other))
-        return path
+        files = {".so": name, **beside}  # a name ends in the digest of the contents
+        return code_file(name.rpartition("/")[2], {suffix: read(blob) for suffix, blob in files.items()})
 
     with as_described("a call"), no_garbage_collection():
         table = json.loads(bytes(read(OBJECTS)))

@@ -104,11 +104,10 @@ class Describer:
         }
 
     def _library(self, library: Library) -> Any:
-        ops = library.library.with_suffix(".json")
         return {
             "is": "library",
             "code": self._file(library.library),
-            "ops": self._file(ops) if ops.exists() else None,
+            "ops": self._file(library.ops) if library.ops else None,
             "places": self(library.places),
             "constants": self(library.constants),
         }
@@ -166,7 +165,13 @@ class Describer:
     # -- blobs ------------------------------------------------------------------------------------------
 
     def _file(self, path: Path) -> str:
-        return self._blob(path.read_bytes(), "code")
+        try:
+            return self._blob(path.read_bytes(), "code")
+        except FileNotFoundError:
+            raise CannotKeep(
+                f"its compiled code, {path}, was loaded and has been removed since, to keep the cache within its "
+                "limit.\nCompile it anew and save it then."
+            ) from None
 
     def _blob(self, data: bytes, folder: str) -> str:
         name = f"{folder}/{hashlib.sha256(data).hexdigest()}"

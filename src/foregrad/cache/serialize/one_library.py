@@ -32,10 +32,9 @@ def one_library(stage: CompiledStage, names: Mapping[int, str], blobs: Mapping[s
     if None in inputs:
         return None
     by_content = {data: name for name, data in blobs.items()}
-    ops = library.library.with_suffix(".json")
     return {
         "code": by_content[library.library.read_bytes()],
-        "ops": by_content[ops.read_bytes()] if ops.exists() else None,
+        "ops": by_content[library.ops.read_bytes()] if library.ops else None,
         "inputs": inputs,
         "outputs": [_about(signature.outputs[place]) for place in donation.outputs],
     }

@@ -26,17 +26,17 @@ from urllib.parse import unquote, urlsplit
 from foregrad.cache.store import option_checks as given
 from foregrad.cache.store.failing_layer import FailingLayer
 from foregrad.cache.store.folder import Folder
-from foregrad.cache.store.layer import MAX_BYTES, NOT_THERE, Hit, ListedEntry, Miss, check_key
+from foregrad.cache.store.layer import NOT_THERE, Hit, ListedEntry, Miss, check_key
 from foregrad.cache.store.seal import PLAIN, Seal
 from foregrad.core.errors import CannotKeep
 from foregrad.process.environment import CACHE_VERIFY
-from foregrad.process.folders import cache_folder
+from foregrad.process.folders import MAX_BYTES, programs_folder
 from foregrad.process.forks import lock
 
 if TYPE_CHECKING:
     from foregrad.cache.format.keys import Key
     from foregrad.cache.store.claim import Claim
-    from foregrad.cache.store.eviction import Swept
+    from foregrad.process.eviction import Swept
 
 log = logging.getLogger("foregrad")
 
@@ -54,12 +54,14 @@ class Counts:
 
 @dataclass(frozen=True)
 class Stats:
-    """What is in the folders of a cache, and how often it was asked: by this process, and by all of them ever."""
+    """What is in the folders of a cache, and how often it was asked: by this process, and by all of them ever. `code`
+    has the bytes of compiled code by folder, which share the limit of this user's cache."""
 
     entries: int
     bytes: int
     here: Counts
     ever: Counts
+    code: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -88,7 +90,8 @@ class Cache:
 
     What comes from a URL is used only if it is signed with `key`: a secret that all who share the place know, as bytes
     or in the text of `cache/format/keys.py`, or a key from there (`FOREGRAD_CACHE_KEY` if it is not given). `max_bytes`
-    limits folders, whose entries go in the order in which they were last used; `max_entry_bytes` limits each entry.
+    limits folders, whose entries go in the order in which they were last used, and with this user's folder all compiled
+    code; `max_entry_bytes` limits each entry.
     With `readonly`, or with a public key, nothing is written.
 
     With `verify_every=N` about one in N calls that are found without tracing is captured all the same, in a
@@ -121,7 +124,7 @@ class Cache:
         self._checks: list[threading.Thread] = []
         self._lock = lock()
         if place is None:
-            place = default_folder()
+            place = programs_folder()
         parts: Sequence[Any] = place if isinstance(place, (list, tuple)) else [place]
         self._parts = [given.anywhere(part) for part in parts]
         for part in parts:
@@ -148,7 +151,9 @@ class Cache:
                 "key in FOREGRAD_CACHE_KEY in both processes, or make the cache in the process that uses it."
             )
         return (
-            (default_cache, ()) if self._parts == [str(default_folder())] else (_cache_of, (self._parts, self._options))
+            (default_cache, ())
+            if self._parts == [str(programs_folder())]
+            else (_cache_of, (self._parts, self._options))
         )
 
     def get(self, key: str) -> Hit | Miss:
@@ -229,8 +234,8 @@ class Cache:
         ever: Counter[str] = Counter()
         for folder in self._folders():
             ever.update(folder.counted())
-        here = _counts(self._counts)
-        return Stats(len(entries), sum(entry.size for entry in entries), here, _counts(ever))
+        code = {name: size for folder in self._folders() for name, size in folder.code_bytes().items()}
+        return Stats(len(entries), sum(entry.size for entry in entries), _counts(self._counts), _counts(ever), code)
 
     def gc(self, max_bytes: int | None = None) -> list[Swept]:
         """Bring each folder within its limit, or within the one given, and remove what killed writers left there."""
@@ -307,11 +312,6 @@ def _cache_of(parts: list[str | Cache], options: dict[str, Any]) -> Cache:
     return Cache(parts, **options)
 
 
-def default_folder() -> Path:
-    """Where compiled programs are kept if nobody says otherwise."""
-    return cache_folder() / "programs"
-
-
 def named_rate() -> int | None:
     """What `FOREGRAD_CACHE_VERIFY` says: one in how many calls that are found is captured all the same."""
     named = CACHE_VERIFY.value or None
@@ -323,7 +323,7 @@ def named_rate() -> int | None:
 def default_cache() -> Cache:
     """The cache that is used when none is named. If its folder cannot be used: one warning, and nothing is kept."""
     try:
-        return _cache_in(default_folder())
+        return _cache_in(programs_folder())
     except (OSError, RuntimeError) as error:  # RuntimeError: this user has no home
         return _no_cache(str(error))
 

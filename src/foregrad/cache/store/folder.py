@@ -11,20 +11,17 @@ A folder is private to its user. With a secret it may be shared: what others hav
 from __future__ import annotations
 
 import logging
-import math
 import os
 import stat
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from foregrad.cache.format.header import PRELUDE_BYTES, stated_length
 from foregrad.cache.store.layer import (
-    MAX_BYTES,
     NOT_THERE,
-    VERSION,
     Hit,
     LeaseHolder,
     ListedEntry,
@@ -32,18 +29,16 @@ from foregrad.cache.store.layer import (
     check_key,
     too_large,
 )
-from foregrad.cache.store.private_files import check_private, make_folder, touch, why_not_private
+from foregrad.cache.store.private_files import check_private, make_folder, why_not_private
 from foregrad.cache.store.seal import PLAIN, Seal
 from foregrad.process.atomic_write import remove_if, write_atomically
+from foregrad.process.folders import MAX_BYTES, VERSION, touch
 
 if TYPE_CHECKING:
-    from foregrad.cache.store.eviction import Swept
     from foregrad.cache.store.lease_file import LeaseFile
+    from foregrad.process.eviction import SizeLimit, Swept
 
 log = logging.getLogger("foregrad")
-
-#: Other processes write too: how long our idea of a folder's size is good enough.
-_SIZE_IS_KNOWN_SECONDS = 300.0
 
 
 @dataclass
@@ -55,8 +50,6 @@ class Folder:
     max_bytes: int = MAX_BYTES
     max_entry_bytes: int = 10**9
     version: int = VERSION
-    _size: int = 0
-    _size_asked: float = -math.inf
 
     def __post_init__(self) -> None:
         if self.is_private:
@@ -105,20 +98,24 @@ class Folder:
         self._make(path.parent)
         mode = 0o600 if self.is_private else 0o666
         write_atomically(path, [self.seal.of(key, data), data], mode=mode, is_durable=True)
-        self._keep_within_limit(size, path)
+        self._limit.added(size, path)
 
     def delete(self, key: str) -> None:
         self.file(key).unlink(missing_ok=True)
 
     def entries(self) -> Iterator[ListedEntry]:
-        from foregrad.cache.store.eviction import entry_files
+        from foregrad.process.eviction import entry_files
 
         for found in entry_files(self.root):
             yield ListedEntry(found.path.stem, found.size, found.used_ns / 1e9, self.name)
 
     def gc(self, max_bytes: int | None = None) -> Swept:
         """Remove what was used longest ago until the folder is within its limit, and what killed writers left."""
-        return self._sweep(self.max_bytes if max_bytes is None else max_bytes)
+        return self._limit.sweep(max_bytes)
+
+    def code_bytes(self) -> dict[str, int]:
+        """The compiled code that shares its limit, by folder."""
+        return self._limit.code_bytes()
 
     def count(self, name: str) -> None:
         """One more of something that is counted in all processes together."""
@@ -198,16 +195,8 @@ class Folder:
         except OSError as error:
             log.info("a damaged entry stays in the cache: %s", error)
 
-    def _keep_within_limit(self, added: int, newest: Path) -> None:
-        is_known = time.monotonic() - self._size_asked < _SIZE_IS_KNOWN_SECONDS
-        if is_known and self._size + added <= self.max_bytes:
-            self._size += added  # roughly: threads may do this at the same time
-        else:
-            self._sweep(self.max_bytes, spare=newest)
+    @cached_property
+    def _limit(self) -> SizeLimit:
+        from foregrad.process.eviction import SizeLimit
 
-    def _sweep(self, max_bytes: int, spare: Path | None = None) -> Swept:
-        from foregrad.cache.store.eviction import sweep
-
-        swept = sweep(self.root, max_bytes, spare)
-        self._size, self._size_asked = swept.kept_bytes, time.monotonic()
-        return swept
+        return SizeLimit(self.path, self.max_bytes, self.version)

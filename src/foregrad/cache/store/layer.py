@@ -12,12 +12,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-#: What changes when entries of old and new versions of foregrad could not read each other.
-VERSION = 1
-
-#: What a folder holds at most, if nobody says otherwise.
-MAX_BYTES = 10 * 10**9
-
 NOT_THERE = "not there"
 
 _KEY = re.compile(r"[0-9a-f]{8,128}")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import stat
 from pathlib import Path
 
 from foregrad.process.folders import why_exposed
-
-log = logging.getLogger("foregrad")
 
 
 def why_not_private(found: os.stat_result) -> str | None:
@@ -36,11 +33,3 @@ def make_folder(folder: Path, *, is_private: bool) -> None:
     """Make a folder, and those above it; if it is to be private, nobody else can read or write it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700 if is_private else 0o777, exist_ok=True)
-
-
-def touch(path: Path) -> None:
-    """Note that a file is used now."""
-    try:
-        os.utime(path)
-    except OSError as error:  # evicted just now, or the folder cannot be written
-        log.debug("the time of use is not noted: %s", error)

@@ -17,7 +17,6 @@ from typing import Any
 from foregrad.cache.store.claim import LEASE_SECONDS
 from foregrad.cache.store.layer import (
     NOT_THERE,
-    VERSION,
     Hit,
     LeaseHolder,
     ListedEntry,
@@ -29,6 +28,7 @@ from foregrad.cache.store.layer import (
     too_large,
 )
 from foregrad.cache.store.seal import Seal
+from foregrad.process.folders import VERSION
 
 #: What a string of Redis can hold.
 _LARGEST = 512 * 2**20

@@ -17,7 +17,6 @@ from typing import Any
 
 from foregrad.cache.store.layer import (
     NOT_THERE,
-    VERSION,
     Hit,
     ListedEntry,
     Miss,
@@ -27,6 +26,7 @@ from foregrad.cache.store.layer import (
     too_large,
 )
 from foregrad.cache.store.seal import Seal
+from foregrad.process.folders import VERSION
 
 
 @dataclass
