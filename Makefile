@@ -16,7 +16,7 @@ TORCH_PIP_ARGS ?=
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup redis demo examples test test-slow test-all try-torch conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
+.PHONY: help setup redis demo examples test test-slow test-all coverage try-torch conformance libraries bench bench-cold bench-warm bench-train bench-examples lint format clean
 
 help:
 	@echo "make demo         train a small transformer: eager, captured and compiled side by side"
@@ -24,6 +24,7 @@ help:
 	@echo "make test         run the tests that are quick, 6 minutes at most on 2 cores"
 	@echo "make test-slow    run the other tests, and behaviour with the backends that compile"
 	@echo "make test-all     both"
+	@echo "make coverage     how much of the source the quick tests run in their own processes"
 	@echo "make try-torch VERSION=...  the quick tests with another torch, and which of its private names differ (sets up .venv-torch-VERSION)"
 	@echo "make conformance  every op, module and architecture against eager, 12,000 random programs, killed writers and builds, attacks on files, and behaviour when compiled (long)"
 	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
@@ -83,6 +84,12 @@ test-slow: $(STAMP) redis
 
 test-all: test
 	$(MAKE) test-slow
+
+# In a folder of its own: what is installed is in cache keys, and every process would load a part of it.
+COVERAGE := $(CURDIR)/$(VENV)/coverage
+coverage: $(STAMP) redis
+	$(PY) -m pip install --quiet --upgrade --no-deps --target $(COVERAGE) coverage==7.17.3 pytest-cov==7.1.0
+	PYTHONPATH=$(COVERAGE) $(PY) -m pytest -q -n $(WORKERS) -m "not slow" --cov=src/foregrad --cov-report=term:skip-covered
 
 # Another release of torch, with all other packages as they are here. Its private names are compared also if tests fail.
 TRIED := .venv-torch-$(VERSION)
