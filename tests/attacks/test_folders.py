@@ -111,7 +111,7 @@ def test_a_folder_of_the_process_goes_with_it(base: Path):
 
 
 @pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
-@pytest.mark.parametrize("backend", ["inductor", "aoti"])
+@pytest.mark.parametrize("backend", ["inductor", pytest.param("aoti", marks=pytest.mark.slow)])
 def test_inductor_works_in_a_folder_of_ours(backend: str, base: Path):
     """Its own has a name in the temporary folder that anybody can take first."""
     temporary = base / "open"

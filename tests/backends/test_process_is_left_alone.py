@@ -32,7 +32,8 @@ def told_by(way, **places):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-@pytest.mark.parametrize("way", ["backends", pytest.param("threads", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["backends", "threads"])
 def test_nothing_is_changed_after_a_compilation(way):
     assert told_by(way) == {}
 

@@ -18,12 +18,11 @@ from foregrad.backends import toolchain
 from foregrad.cache.format.container import read_header, unpack
 from foregrad.cache.serialize.tensors import strided, tensors_from_bytes, tensors_to_bytes
 
+needs_compiler = pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler")
 BACKENDS = [
     "eager",
-    *(
-        pytest.param(name, marks=pytest.mark.skipif(toolchain.compiler() is None, reason="needs a C++ compiler"))
-        for name in ("inductor", "aoti")
-    ),
+    pytest.param("inductor", marks=needs_compiler),
+    pytest.param("aoti", marks=[needs_compiler, pytest.mark.slow]),
 ]
 
 

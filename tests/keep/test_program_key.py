@@ -171,6 +171,7 @@ def test_the_options_are_part_of_it():
     assert "options: pass 0" in names
 
 
+@pytest.mark.slow
 def test_a_key_is_the_same_in_every_process():
     worker = Path(__file__).with_name("program_keys_worker.py")
     said = []

@@ -7,16 +7,18 @@ import pytest
 from tests.keep.share.starts import DOUBTS, STARTS, start_twice
 
 needs_transformers = pytest.mark.skipif(find_spec("transformers") is None, reason="transformers is not installed")
-SLOW = [
-    "workload gpt",
-    "example maml",
-    "script in the manner of nanoGPT",
-    "script in the manner of nanoGPT, with its configurator",
-]
 SAMPLE = [
     "workload mlp-small",
-    "script with a command line",
-    *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW),
+    *(
+        pytest.param(name, marks=pytest.mark.slow)
+        for name in (
+            "workload gpt",
+            "example maml",
+            "script in the manner of nanoGPT",
+            "script in the manner of nanoGPT, with its configurator",
+            "script with a command line",
+        )
+    ),
     pytest.param("architecture GPT2", marks=[needs_transformers, pytest.mark.slow]),
 ]
 

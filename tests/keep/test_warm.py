@@ -279,6 +279,7 @@ def in_new_process(folder: Path, backend: str) -> tuple[list[float], list[float]
     return tuple(json.loads(done.stdout))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_training_step_across_processes_and_edits(backend: str, tmp_path: Path):
     (tmp_path / "model.py").write_text(MODEL)
