@@ -89,12 +89,18 @@ def odd_compiled():
         runners.append(AOTI()(graph, name))
         return runners[-1]
 
-    return fg.compile(odd, backend=backend), runners
+    compiled = fg.compile(odd, backend=backend)
+    compiled(*odd_inputs())
+    return compiled, runners
+
+
+def odd_inputs():
+    return torch.randn(2, 3), torch.empty(0, 2), torch.randn(3, dtype=torch.bfloat16)
 
 
 def test_outputs_of_every_kind(odd_compiled):
     compiled, runners = odd_compiled
-    x, empty, half = torch.randn(2, 3), torch.empty(0, 2), torch.randn(3, dtype=torch.bfloat16)
+    x, empty, half = odd_inputs()
     for _ in range(2):
         expected, found = odd(x, empty, half), compiled(x, empty, half)
         torch.testing.assert_close(found, expected)
