@@ -15,6 +15,7 @@ def told(steps):
 
 
 @pytest.mark.skipif(demo.compiler() is None, reason="needs a C++ compiler")
+@pytest.mark.slow
 def test_captured_is_eager_bitwise_and_compiled_to_rounding():
     is_fine, text = told(3)
     assert is_fine

@@ -1,11 +1,13 @@
 """A step with many parameters: one op of the optimizer writes to thousands of tensors, and each is looked at once."""
 
+import pytest
 import torch
 from torch import nn
 
 import foregrad as fg
 
 
+@pytest.mark.slow
 def test_a_fused_optimizer_of_many_parameters_is_captured_and_right():
     """Where each tensor was compared with all others for each of them, this took minutes."""
     models = [nn.ParameterList([torch.full((2,), float(i)) for i in range(400)]) for _ in range(2)]
