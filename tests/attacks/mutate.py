@@ -70,11 +70,11 @@ def _of_header(saved: Saved, chance: random.Random) -> Saved:
 def _of_text(saved: Saved, chance: random.Random) -> Saved:
     try:
         table = saved.table
-        lines = chance.choice([one for one in table if one["is"] == "function"])["lines"]["items"]
+        lines = chance.choice([one for one in table if one["is"] == "function"])["lines"]
         for _ in range(chance.randint(1, 4)):
             holder, place = lines, chance.randrange(len(lines))
             if isinstance(lines[place], dict):  # a check
-                holder = table[lines[place]["at"]]["parts"]
+                holder = lines[place]
                 place = chance.choice(list(holder))
             words = _WORDS.findall(str(holder[place]))
             start, fragment = chance.randrange(len(words) + 1), chance.choice(FRAGMENTS)

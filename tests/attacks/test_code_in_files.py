@@ -30,19 +30,21 @@ def with_text(saved: Saved, line: str, name: str = "call") -> Saved:
     table = saved.table
     for one in table:
         if one.get("is") == "function" and one["name"] == name:
-            one["lines"]["items"][1:1] = f"    {line}".split("\n")
+            head, _, rest = one["lines"][0].partition("\n")
+            one["lines"][:1] = [head, f"    {line}", *filter(None, [rest])]
             one.pop("bytecode", None)
     return saved.with_table(table)
 
 
 def with_check(saved: Saved, parts: dict[str, Any]) -> Saved:
     """The program with one more check in its calls."""
-    table, (place,) = saved.with_objects({"is": "made", "kind": "Check", "parts": parts})
+    table = saved.table
     for one in table:
         if one.get("is") == "function" and one["name"] == "call":
-            one["lines"]["items"].insert(1, {"is": "object", "at": place})
+            head, _, rest = one["lines"][0].partition("\n")
+            one["lines"][:1] = [head, parts, *filter(None, [rest])]
             one.pop("bytecode", None)
-    return shifted(saved.with_table(table), 1)
+    return saved.with_table(table)
 
 
 def with_name(saved: Saved, *objects: Any, line: str = "hostile()") -> Saved:
@@ -192,6 +194,9 @@ CHECKS = [
     {"condition": "args is None", "looked_at": "args", "about": ["x"], "indent": "    "},
     {"condition": "args is None"},
     {"words": "x"},
+    {"condition": "args is None", "other": "x"},
+    ["args is None"],
+    3,
 ]
 
 

@@ -42,7 +42,7 @@ def places(value, path=()):
     """Where something stands in JSON, except for the text of code: what that does is not up to us."""
     entries = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, inner in entries:
-        if key not in ("text", "lines") and not (key == "parts" and value["kind"] == "Check"):
+        if key not in ("text", "lines"):
             yield (*path, key)
             yield from places(inner, (*path, key))
 

@@ -76,9 +76,9 @@ class Described:
         return self.functions | self.modules | self.values | self.libraries
 
 
-def checked_code(name: str, lines: Any, described: Described) -> tuple[Line, ...]:
+def checked_code(name: str, lines: tuple[Line, ...], described: Described) -> tuple[Line, ...]:
     """The lines of the function `name`, written anew."""
-    are_lines = type(lines) is tuple and all(map(_is_line, lines))
+    are_lines = all(map(_is_line, lines))
     length = sum(len(str(line)) for line in lines) if are_lines else 0
     if not _NAME.fullmatch(name) or not are_lines or length > _LONGEST:
         raise CorruptArtifact(f"the lines of a function are none: {name!r:.40}, {length} characters")

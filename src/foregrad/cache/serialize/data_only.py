@@ -21,7 +21,7 @@ from foregrad.cache.serialize.allow_list import allowed_error, allowed_function,
 from foregrad.cache.serialize.callable_parts import class_of
 from foregrad.cache.serialize.checked_code import BUILTINS, Described, checked_code
 from foregrad.cache.serialize.graphs import graph_from_json
-from foregrad.cache.serialize.restore import Restorer
+from foregrad.cache.serialize.restore import Restorer, lines_of
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CorruptArtifact
 from foregrad.core.generated import Generated
@@ -31,7 +31,7 @@ from foregrad.torch_private.serialization import plain_tree_spec_from_text
 #: Kinds of objects that may be made from any file. Each only holds its parts, or calls those that are functions here.
 _KINDS = frozenset(
     (
-        "AutogradFunction", "Check", "CompiledBackward", "Fitting", "FromList", "Guarded", "InGradMode", "NumberSpec",
+        "AutogradFunction", "CompiledBackward", "Fitting", "FromList", "Guarded", "InGradMode", "NumberSpec",
         "Numbered", "Numbers", "Overlap", "Pure", "RareBackward", "Redraw", "SamePattern", "SameState", "SameTensors",
         "Spec", "Tangents",
     )
@@ -52,7 +52,7 @@ class DataOnly(Restorer):
         self._backend = backend
 
     def _function(self, data: Any) -> Any:
-        lines = checked_code(data["name"], self(data["lines"]), self._described(data["names"]))
+        lines = checked_code(data["name"], lines_of(data), self._described(data["names"]))
         names = {name: self(value) for name, value in data["names"].items()}
         recipes = {n: self(v["of"]) for n, v in data["names"].items() if isinstance(v, dict) and v["is"] == "recipe"}
         return Generated(data["name"], lines, {**names, "__builtins__": _BUILTINS}, recipes).load()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from types import BuiltinFunctionType, CellType, MethodType, ModuleType
 from typing import Any
@@ -24,7 +25,7 @@ from foregrad.cache.serialize.known_names import ROOTS, name_of
 from foregrad.cache.serialize.plain_values import to_json
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep
-from foregrad.core.generated import Generated, generated_of
+from foregrad.core.generated import Generated, Line, generated_of
 from foregrad.core.spec import Spec
 from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.guards.reach import Lost
@@ -98,7 +99,7 @@ class Describer:
         return {
             "is": "function",
             "name": generated.name,
-            "lines": self(generated.lines),
+            "lines": list(_pieces(generated.lines)),
             "bytecode": bytecode,
             "names": names,
         }
@@ -177,6 +178,15 @@ class Describer:
         name = f"{folder}/{hashlib.sha256(data).hexdigest()}"
         self.blobs[name] = data
         return name
+
+
+def _pieces(lines: Iterable[Line]) -> Iterator[Any]:
+    """Lines as JSON: checks by their parts, and what is between them as one text."""
+    for kind, some in groupby(lines, type):
+        if kind is str:
+            yield "\n".join(map(str, some))
+        else:
+            yield from ({part: text for part, text in vars(line).items() if text} for line in some)
 
 
 def _words(value: Any) -> str:

@@ -16,7 +16,7 @@ from foregrad.cache.serialize.known_names import find
 from foregrad.cache.serialize.plain_values import from_json
 from foregrad.cache.serialize.state_places import PLACES, StatePlaces
 from foregrad.core.errors import CorruptArtifact, ForegradError, StaleArtifact
-from foregrad.core.generated import Generated
+from foregrad.core.generated import Check, Generated, Line
 from foregrad.core.spec import Spec
 from foregrad.torch_private.serialization import load_extension, tree_spec_from_text
 
@@ -35,6 +35,14 @@ def as_described(what: str) -> Iterator[None]:
         raise CorruptArtifact(
             f"{what} cannot be made from its description: {error!r}\nMake the file again: save what it was saved from."
         ) from error
+
+
+def lines_of(function: Any) -> tuple[Line, ...]:
+    """The lines of a function in a table."""
+    pieces = function["lines"]
+    return tuple(
+        line for piece in pieces for line in ([Check(**piece)] if isinstance(piece, dict) else piece.split("\n"))
+    )
 
 
 class Restorer:
@@ -90,7 +98,7 @@ class Restorer:
         names = {name: self(value) for name, value in data["names"].items()}
         recipes = {n: self(v["of"]) for n, v in data["names"].items() if isinstance(v, dict) and v["is"] == "recipe"}
         bytecode = bytes(self._read(data["bytecode"])) if "bytecode" in data else b""
-        return Generated(data["name"], self(data["lines"]), names, recipes, bytecode).load()
+        return Generated(data["name"], lines_of(data), names, recipes, bytecode).load()
 
     def _made(self, data: Any) -> Any:
         make = class_of(data["kind"])
