@@ -156,3 +156,24 @@ def test_what_was_written_before_a_tensor_shows_less_of_its_memory_arrives(wrap,
 
     wrap(f)(x)
     return list(x.shape), x.storage_offset(), whole[:8], whole.double().sum()
+
+
+@pytest.mark.parametrize("is_written", [False, True])
+def test_a_backward_reads_memory_that_the_caller_writes_afterwards(is_written):
+    """Autograd does not notice writes to the memory of a `.data`: it reads what is there when backward runs."""
+
+    def function(a, c):
+        seen = c.data
+        seen[..., 1] = 0.5
+        return seen @ c.t()
+
+    def gradient(function):
+        a = torch.arange(6.0).view(3, 2).t().requires_grad_()
+        result = function(a, a.t())
+        if is_written:
+            with torch.no_grad():
+                a.mul_(2)
+        result.sum().backward()
+        return a.grad
+
+    assert torch.equal(gradient(compiled(function)), gradient(function))

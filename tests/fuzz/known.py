@@ -4,7 +4,8 @@
   with a history that gets another geometry under `no_grad`, of a backward that reaches no input, past a view made under
   `no_grad`, of a leaf inside that a write has moved into the graph, or of an argument that is one of several views, of
   which a call does not know it.
-- A result that autograd refuses, as one of several views whose base was changed, may be refused by the call.
+- A result that autograd refuses, as one of several views whose base was changed, may be refused by the call, and may
+  be fine where the function gives that base other memory.
 - A gradient of some arguments, or from some of the results, refused because of a write that only others would mind.
 - With an input that has no elements, whether a gradient could be differentiated again, to no end.
 - The version counter and the strides of a gradient that the function asks for: the engine adds up in place, and it is
@@ -58,6 +59,8 @@ def is_known(one: Entry, other: Entry, program: FuzzProgram) -> bool:
         return WRITTEN in other.detail
     if one.what.startswith("call ") and one.fact == "went through":
         return SEVERAL in other.detail or (FLAG in other.detail and _clears_flags(program))
+    if one.what.endswith(" has grad_fn, is leaf") and one.fact == "refused by autograd":
+        return any(".data = " in s.text for s in program.body)
     if one.what.endswith(" requires grad"):
         return one.detail == EMPTY and one.fact
     if one.what.endswith(" layout"):

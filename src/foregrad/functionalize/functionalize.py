@@ -267,8 +267,9 @@ class Functionalizer:
         return self.emit(aten.view.dtype, (node, alias.dtype), row)
 
     def current(self) -> dict[fx.Node, Alias]:
-        """For each node, an alias whose present value it is."""
-        return {
+        """For each node, an alias whose present value it is; for one that is a whole memory in a row, that row."""
+        rows = {contents.node: contents.row for contents in self._contents.values() if contents.flat}
+        return rows | {
             node: alias
             for alias, (node, generation) in self._values.items()
             if alias.storage in self._contents and self._contents[alias.storage].generation == generation

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import fx
 
@@ -22,6 +22,12 @@ class Contents:
     def is_row(self) -> bool:
         """Whether elements lie one after another, from the start of the storage on."""
         return self.flat or (self.root.spec.is_contiguous and not self.root.offset)
+
+    @property
+    def row(self) -> Alias:
+        """The whole storage as an alias of it, where it is seen as one row."""
+        spec = self.node.meta["spec"]
+        return replace(self.root, size=spec.shape, stride=spec.stride, offset=0, parent=None, op=None)
 
     def has_part(self, alias: Alias) -> bool:
         """Whether an alias shows a part of the storage only, in the dtype of the whole."""
