@@ -26,7 +26,16 @@ from torch import fx
 from foregrad.backends.kernels.buffer_layout import arranged
 from foregrad.backends.kernels.products import PRODUCTS, Matrix, fetch_call, product_call
 from foregrad.record.impure import is_random
-from foregrad.torch_private.inductor_text import Assigned, Called, Empty, OnlyPython, Steps, Value, View, steps_in
+from foregrad.torch_private.inductor_text import (
+    Assigned,
+    Called,
+    Empty,
+    OnlyPython,
+    Value,
+    View,
+    WrapperSteps,
+    steps_in,
+)
 from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
@@ -159,7 +168,7 @@ class _Reader:
 
     # -- reading --------------------------------------------------------------------------------------
 
-    def read(self, call: Steps) -> _Reader:
+    def read(self, call: WrapperSteps) -> _Reader:
         self._take(call.taken)
         for step in call.steps:
             match step:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import CaptureError
+from foregrad.functionalize.effect_order import START, Placed, Position, Turn
 from foregrad.functionalize.effects import (
     AsFunctionView,
     Attach,
@@ -21,7 +22,6 @@ from foregrad.functionalize.effects import (
     Write,
     refs,
 )
-from foregrad.functionalize.moments import START, Moment, Placed, Turn
 from foregrad.functionalize.overlap import once, overlaps_itself, surely_covered
 from foregrad.functionalize.requires_grad import plan_flags
 from foregrad.functionalize.version_bumps import Versions
@@ -112,7 +112,7 @@ class _Planner:
         for run in self.trace.runs:
             is_first = all(index >= run.place for index in writes)
             step = GoOn(run.inputs[0], run.inputs, run.gradients, run.retain_graph, run.create_graph, is_first)
-            self.steps.append((Moment(run.place, Turn.BACKWARD), step))
+            self.steps.append((Position(run.place, Turn.BACKWARD), step))
 
     def _returned(self) -> dict[int, TracedBase]:
         """One tensor for each new storage; its other bases look at the memory of the first."""
@@ -155,7 +155,7 @@ class _Planner:
             if taken is not None:
                 self._need(taken.args[1].object)
                 step = Reshape(number, taken.args[1].object, taken.outputs.geometry, "data")
-                self.steps.append((Moment(taken.index), step))
+                self.steps.append((Position(taken.index), step))
                 later = [op for op in self.renames[number] if op.index > taken.index]
                 for op in later:
                     self._replay(op, number, is_in_place=True)
@@ -205,11 +205,11 @@ class _Planner:
             how = "part" if isinstance(op.outputs, list) else "view"
             stamp = self._stamp(op, number)
             step = Reshape(number, parent.object, alias.geometry, how, stamp, op.grad_enabled)
-            self.steps.append((Moment(op.index), step))
+            self.steps.append((Position(op.index), step))
         elif op.index in self.trace.unshared:
-            self.steps.append((Moment(op.index), Reshape(number, parent.object, alias.geometry, "data")))
+            self.steps.append((Position(op.index), Reshape(number, parent.object, alias.geometry, "data")))
         elif base is not None:
-            self.steps.append((Moment(op.index), _as_one_view(number, base, alias, op.grad_enabled)))
+            self.steps.append((Position(op.index), _as_one_view(number, base, alias, op.grad_enabled)))
         else:
             self._replay(op, number, is_in_place=False, item=alias.position if isinstance(op.outputs, list) else None)
 
@@ -240,7 +240,7 @@ class _Planner:
             return  # resized to what it was
         stamp = None if is_in_place else self._stamp(op, number)
         step = RedoView(number, op.func, args, kwargs, op.grad_enabled, item, is_in_place, self._is_silent(op), stamp)
-        self.steps.append((Moment(op.index), step))
+        self.steps.append((Position(op.index), step))
 
     def _stamp(self, op: Op, number: int) -> tuple[int, int] | None:
         """A view of a new tensor that was written later must look as old as it is."""
@@ -254,7 +254,7 @@ class _Planner:
         if first.storage not in self.writes:
             if base.needs_tangent:
                 is_input = base.kind == "input"
-                when = self._last_change(number) if is_input else Moment(self._made_at(number), Turn.HISTORY)
+                when = self._last_change(number) if is_input else Position(self._made_at(number), Turn.HISTORY)
                 how: Any = self._how(base) if is_input else self._own_version(base)
                 self.steps.append((when, (Write if is_input else Attach)(number, base.alias, how)))
             return
@@ -272,9 +272,9 @@ class _Planner:
                 write = self.trace.ops[self.writes[first.storage][-1][0]]
                 raise _refusal("the function writes to a tensor some of whose elements are one place in memory", write)
             step = Write(number, part, self._how(base), is_part=part is not alias)
-            self.steps.append((Moment(place, Turn.WRITE), step))
+            self.steps.append((Position(place, Turn.WRITE), step))
         elif base.needs_tangent:
-            when = Moment(max(place, self._made_at(number)), Turn.HISTORY)
+            when = Position(max(place, self._made_at(number)), Turn.HISTORY)
             self.steps.append((when, Attach(number, alias, self._own_version(base))))
 
     def _check_inside(self, change: Op, alias: Alias) -> None:
@@ -305,13 +305,13 @@ class _Planner:
         counted = [index for index, target in writes if self.counters.of(target) == counter]
         return counted[-1] if counted else writes[-1][0]
 
-    def _last_change(self, number: int) -> Moment:
+    def _last_change(self, number: int) -> Position:
         """After the last write to an input that has taken over other memory, and after that."""
         counter = self.counters.of(number)
         changes = [i for found in self.writes.values() for i, target in found if self.counters.of(target) == counter]
         if not changes:
-            return Moment(self.trace.num_forward)
-        return Moment(max([*changes, *(op.index for op in self.renames.get(number, ()))]), Turn.WRITE)
+            return Position(self.trace.num_forward)
+        return Position(max([*changes, *(op.index for op in self.renames.get(number, ()))]), Turn.WRITE)
 
     def _how(self, base: TracedBase) -> str:
         assert base.input is not None
@@ -334,7 +334,7 @@ class _Planner:
                 continue
             counter = self.counters.of(op.renames.object)
             if counter in self.inputs:
-                self.steps.append((Moment(op.index), Bump(counter, (counter,))))
+                self.steps.append((Position(op.index), Bump(counter, (counter,))))
 
     def _is_silent(self, op: Op) -> bool:
         return op.index in self.trace.silent or op.func in _BUMPS_NOTHING

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from foregrad.core.errors import CaptureError
+from foregrad.functionalize.effect_order import START, Placed, Position, Turn
 from foregrad.functionalize.effects import Hook, RedoView, RequireGrad, Step
-from foregrad.functionalize.moments import START, Moment, Placed, Turn
 from foregrad.record.ops import Op
 from foregrad.record.trace import Trace, TracedInput
 
@@ -30,7 +30,7 @@ def plan_flags(
     placed: list[Placed] = []
     asked: dict[int, list[Placed]] = {}
     for number, place, flag in trace.flags:
-        asked.setdefault(number, []).append((Moment(place, Turn.FLAG), RequireGrad(number, flag)))
+        asked.setdefault(number, []).append((Position(place, Turn.FLAG), RequireGrad(number, flag)))
     for number, lifted in inputs.items():
         wishes = asked.get(number, [])
         if not lifted.is_told:
@@ -44,10 +44,10 @@ def plan_flags(
     leaves = (made - inputs.keys()) & trace.leaves
     for number, at, flag in trace.flags:
         if number in leaves:
-            placed.append((Moment(at, Turn.FLAG), RequireGrad(number, flag)))
+            placed.append((Position(at, Turn.FLAG), RequireGrad(number, flag)))
     for number in sorted(leaves - asked.keys()):
         if number in trace.flagged:
-            placed.append((Moment(made_at(number), Turn.FLAG), RequireGrad(number, True)))
+            placed.append((Position(made_at(number), Turn.FLAG), RequireGrad(number, True)))
     before += [Hook(number, hook) for number, hook in trace.hooks]
     return Flags(tuple(before), tuple(placed))
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from foregrad.functionalize.effect_order import START, Placed, Position
 from foregrad.functionalize.effects import Bump, RedoView, Step, is_bump, is_view
-from foregrad.functionalize.moments import START, Moment, Placed
 from foregrad.functionalize.version_counters import Counters
 from foregrad.record.ops import Storage
 from foregrad.record.trace import TracedBase, TracedInput
@@ -60,8 +60,11 @@ class Versions:
                 first += [(min(written), Bump(number, (number,)))] * missing
         return first
 
-    def _written(self, counter: int) -> list[Moment]:
+    def _written(self, counter: int) -> list[Position]:
         """The writes that a counter counts."""
         return [
-            Moment(i) for writes in self.writes.values() for i, target in writes if self.counters.of(target) == counter
+            Position(i)
+            for writes in self.writes.values()
+            for i, target in writes
+            if self.counters.of(target) == counter
         ]

@@ -9,8 +9,8 @@ import torch
 
 from foregrad.core.size import Size
 from foregrad.record.ghosts.devices import Device
-from foregrad.record.ghosts.memory import Memory
 from foregrad.record.ghosts.op_results import NewTensor, Outcome, outcome_with
+from foregrad.record.ghosts.storages import StorageTable
 from foregrad.record.impure import effect_of, is_random
 from foregrad.record.ops import Alias, Op, Storage, aliases_in
 from foregrad.record.symbols.data_values import ItemOf
@@ -24,7 +24,7 @@ _LARGEST = 1 << 22
 
 
 def known_value(
-    ops: Sequence[Op], memory: Memory, constants: dict[Storage, torch.Tensor], alias: Alias
+    ops: Sequence[Op], memory: StorageTable, constants: dict[Storage, torch.Tensor], alias: Alias
 ) -> torch.Tensor | None:
     """The value of an alias, found by running the recorded ops that made it from constants; None if it has none."""
     return _Evaluation(ops, memory, constants).value(alias)
@@ -89,7 +89,7 @@ def _known_values(value: Any, known: Known) -> Any:
 class _Evaluation:
     """Runs recorded ops on the CPU, as far as they depend on constants alone."""
 
-    def __init__(self, ops: Sequence[Op], memory: Memory, constants: dict[Storage, torch.Tensor]) -> None:
+    def __init__(self, ops: Sequence[Op], memory: StorageTable, constants: dict[Storage, torch.Tensor]) -> None:
         self._ops = ops
         self._blocks = memory
         self._constants = constants

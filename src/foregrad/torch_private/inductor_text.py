@@ -85,7 +85,7 @@ Step = Assigned | Called
 
 
 @dataclass(frozen=True)
-class Steps:
+class WrapperSteps:
     """What the function does that a module of Inductor's defines, but for what it frees."""
 
     taken: tuple[str, ...]
@@ -93,7 +93,7 @@ class Steps:
     returned: tuple[Value, ...]
 
 
-def steps_in(text: str) -> Steps:
+def steps_in(text: str) -> WrapperSteps:
     call = _call_in(text)
     if call is None:
         raise OnlyPython
@@ -117,7 +117,7 @@ def steps_in(text: str) -> Steps:
                 returned = tuple(map(_value, values))
             case _:
                 raise OnlyPython
-    return Steps(taken, tuple(steps), returned)
+    return WrapperSteps(taken, tuple(steps), returned)
 
 
 def _value(value: ast.expr) -> Value:

@@ -14,7 +14,7 @@ from foregrad.core.history import is_flagged
 from foregrad.core.size import frozen
 from foregrad.core.wrapper_subclass import is_wrapper, parts
 from foregrad.record.ghosts.devices import Device
-from foregrad.record.ghosts.memory import Block, Memory
+from foregrad.record.ghosts.storages import StorageRecord, StorageTable
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.ops import Alias, Op, Storage, geometry_of
 from foregrad.record.origins import where
@@ -36,7 +36,7 @@ class GhostTensors:
         self.table: GhostTable = _tables.ghosts if sizes is None else GhostTable(sizes.mode)
         self._lift = lift
         self.device = Device()
-        self.memory = Memory()
+        self.memory = StorageTable()
         self.objects: list[torch.Tensor] = []
         self._alias_of: dict[int, Alias] = {}
         self._storage_of: dict[int, Storage] = {}
@@ -160,7 +160,7 @@ class GhostTensors:
         if storage is None:
             device = self.device.shown(tensor.device)
             storage = Storage(len(self.memory), kind, frozen(handle.nbytes()), device, handle.device)
-            self.memory[storage] = Block(handle)
+            self.memory[storage] = StorageRecord(handle)
             self._storage_of[storage_key(handle)] = storage
         before = self._alias_of.get(id(tensor))
         (size, stride, offset, dtype), bits = geometry_of(tensor, has_symbols=self.sizes is not None)

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from foregrad.core.spec import is_number
-from foregrad.record.ghosts.memory import Memory
+from foregrad.record.ghosts.storages import StorageTable
 from foregrad.record.ops import Alias, Op, Storage, aliases_in
 from foregrad.record.symbols.numbers import Expression, Float, Int, SymbolicNumbers
 from foregrad.torch_private.ops import schema_of
@@ -60,7 +60,7 @@ class Mirror:
     def __init__(
         self,
         ops: Sequence[Op],
-        memory: Memory,
+        memory: StorageTable,
         constants: dict[Storage, torch.Tensor],
         numbers: SymbolicNumbers,
         read: Callable[[Storage], Any],

@@ -1,4 +1,4 @@
-"""Memory: the storages of a recording, and all aliases of each that it has met so far."""
+"""StorageTable: the storages of a recording, and all aliases of each that it has met so far."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from foregrad.record.ops import Alias, Op, Storage, aliases_in
 
 
 @dataclass(eq=False, slots=True)
-class Block:
+class StorageRecord:
     """One block of memory while a function is recorded."""
 
     handle: torch.UntypedStorage
@@ -25,8 +25,8 @@ class Block:
         return self.aliases[0]
 
 
-class Memory(dict[Storage, Block]):
-    """The block behind each storage."""
+class StorageTable(dict[Storage, StorageRecord]):
+    """What is known of each storage."""
 
     def forget(self, start: int) -> None:
         """Let go of the aliases that the ops from this one on have made."""

@@ -1,4 +1,4 @@
-"""Moment: where an effect stands in the order of the recorded ops."""
+"""Position: where an effect stands in the order of the recorded ops."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Turn(IntEnum):
     WRITE = 4  # the copy into an input
 
 
-class Moment(NamedTuple):
+class Position(NamedTuple):
     op: int
     turn: Turn = Turn.OP
 
 
 #: Before all ops.
-START = Moment(-1)
+START = Position(-1)
 
 #: A step, and when it is done.
-Placed = tuple[Moment, Step]
+Placed = tuple[Position, Step]
