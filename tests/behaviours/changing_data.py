@@ -415,18 +415,16 @@ def a_view_of_a_dict():
 @case
 def attribute_of_a_library_s_class_that_the_library_holds():
     holder, kind = types.ModuleType("holder"), np.ma.MaskedArray
-    holder.kind, kind.times, masked = kind, 3, np.ma.masked_array([1, 2])
-    yield lambda x: x * int(masked.sum()) * holder.kind.times
-    kind.times = 5
+    holder.kind, kind.times_of_a_test, masked = kind, 3, np.ma.masked_array([1, 2])
+    yield lambda x: x * int(masked.sum()) * holder.kind.times_of_a_test
+    kind.times_of_a_test = 5
     yield
-    del kind.times
 
 
 @case
 def mask_of_an_array_in_a_library_s_class():
     holder, kind = types.ModuleType("holder"), np.ma.MaskedArray
-    holder.kind, kind.table = kind, np.ma.masked_array([3, 4])
-    yield lambda x: x * int(holder.kind.table.sum())
-    kind.table = np.ma.masked_array([3, 4], mask=[1, 0])
+    holder.kind, kind.table_of_a_test = kind, np.ma.masked_array([3, 4])
+    yield lambda x: x * int(holder.kind.table_of_a_test.sum())
+    kind.table_of_a_test = np.ma.masked_array([3, 4], mask=[1, 0])
     yield
-    del kind.table

@@ -117,7 +117,7 @@ def test_a_full_disk(monkeypatch, tmp_path: Path):
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("foregrad.cache.format.container.os.write", full)
+    monkeypatch.setattr("foregrad.process.atomic_write.os.write", full)
     with pytest.raises(fg.CannotKeep, match="No space left on device"):
         compiled.save(tmp_path / "double.fg")
     monkeypatch.undo()
