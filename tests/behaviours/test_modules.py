@@ -1,6 +1,7 @@
 """Modules as targets, and the signature of what was captured from them (MOD-1, MOD-2, DESC-1)."""
 
 import copy
+import inspect
 import io
 import pickle
 
@@ -446,3 +447,13 @@ def test_a_layer_that_is_built_at_the_first_call_is_refused_and_left_away():
     assert not hasattr(model, "layer")
     expected = model(torch.ones(2, 3))
     assert torch.equal(fg.compile(model, backend="eager")(torch.ones(2, 3)), expected)
+
+
+def test_forward_has_the_signature_of_the_modules_own():
+    class Model(nn.Module):
+        def forward(self, input_ids, *, labels=None):
+            return input_ids * 2
+
+    plain, wrapped = Model(), compiled(Model())
+    assert inspect.signature(wrapped.forward) == inspect.signature(plain.forward)
+    assert inspect.signature(type(wrapped).forward) == inspect.signature(Model.forward)

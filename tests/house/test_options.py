@@ -11,7 +11,7 @@ from tests.house.source import ROOT, modules
 
 PAGE = (ROOT / "docs" / "options.md").read_text()
 SETTINGS = ["keep_freed_memory", "lazy_dynamo"]
-COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress"]
+COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress", "refused"]
 
 #: Where the whole environment is handed on, changed for a while, or is an object that the user's code has read.
 ELSEWHERE = {
@@ -24,7 +24,8 @@ ELSEWHERE = {
 def test_compile_and_step_have_these_options():
     assert options_of(fg.compile) == COMMON
     assert sorted(options_of(fg.step)) == sorted([*COMMON, "python"])
-    assert [field.name for field in fields(Options)] == ["backend", "passes", "shows_progress", "cache", "dynamic"]
+    named = ["backend", "passes", "shows_progress", "cache", "dynamic", "refused"]
+    assert [field.name for field in fields(Options)] == named
 
 
 def test_configure_has_these_options():

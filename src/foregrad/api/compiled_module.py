@@ -28,25 +28,30 @@ if TYPE_CHECKING:
 _OF_COMPILED = ("captures", "origin", "regions", "save", "timings", "verify")
 
 
+class _Forward:
+    """`forward` of a compiled module: the compiled one. Of its class it is the function that the module's class has, so
+    that libraries can read its signature. One that is set on the module takes the place of its class's, and is
+    compiled too. An instance that was made otherwise than by `compile` is a plain module."""
+
+    def __get__(self, module: Any, kind: type) -> Any:
+        if module is not None and hasattr(module, "_foregrad"):
+            return compiled_of(module)
+        return super(CompiledForward, kind if module is None else module).forward  # type: ignore[misc]
+
+    def __set__(self, module: Any, value: Any) -> None:
+        vars(module)["forward"] = value
+
+    def __delete__(self, module: Any) -> None:
+        try:
+            del vars(module)["forward"]
+        except KeyError:
+            raise AttributeError("forward") from None
+
+
 class CompiledForward:
     """Mixed into the class of a compiled module: runs captured programs in place of the module's forward."""
 
-    @property
-    def forward(self) -> Any:
-        """The compiled forward. One that is set on the module takes the place of its class's, and is compiled too.
-        An instance that was made otherwise than by `compile` is a plain module."""
-        return compiled_of(self) if hasattr(self, "_foregrad") else super().forward  # type: ignore[misc]
-
-    @forward.setter
-    def forward(self, value: Any) -> None:
-        vars(self)["forward"] = value
-
-    @forward.deleter
-    def forward(self) -> None:
-        try:
-            del vars(self)["forward"]
-        except KeyError:
-            raise AttributeError("forward") from None
+    forward = _Forward()
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # pytest leaves this frame out
