@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from foregrad.process.temporary import TemporaryChange
@@ -35,6 +35,12 @@ def no_garbage_collection() -> Iterator[None]:
 def all_grown_up() -> None:
     """From here on, what is young was made since: as long as no garbage is collected."""
     gc.collect(0)
+
+
+def young_objects() -> Callable[[object], bool]:
+    """Which objects with attributes were made since then, for many of them."""
+    ids = frozenset(map(id, gc.get_objects(generation=0)))
+    return lambda value: id(value) in ids
 
 
 def is_young(value: object) -> bool:

@@ -7,6 +7,7 @@ user's function is never run again.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from foregrad.core.size import thawed
 from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.core.wrapper_autograd import Whole
 from foregrad.core.wrapper_subclass import is_wrapper
-from foregrad.process.garbage_collection import is_young
+from foregrad.process.garbage_collection import young_objects
 from foregrad.record.frames import raising_frame, source_of
 from foregrad.record.ghosts.allocate import new_ghost
 from foregrad.record.intercept import Intercept
@@ -42,7 +43,7 @@ from foregrad.record.wrapper_results import WrappedResult, WrappedResults
 from foregrad.torch_private.autograd import enter_again, no_saved_tensor_hooks
 from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
 from foregrad.torch_private.dispatch import autocast_disabled, no_dispatch_modes
-from foregrad.torch_private.pytree import TreeSpec, keystr, open_dataclasses, tree_flatten, tree_flatten_with_path
+from foregrad.torch_private.pytree import TreeSpec, keystr, open_objects, tree_flatten, tree_flatten_with_path
 from foregrad.torch_private.tensors import NO_MEMORY
 
 _PLAIN_OUTPUTS = (
@@ -214,7 +215,8 @@ class Recording:
         )
 
     def _take_outputs(self, result: Any) -> None:
-        result = open_dataclasses(result, is_young, _is_shape)
+        is_new = young_objects()
+        result = open_objects(result, is_new, _is_shape)
         named, self.structure = tree_flatten_with_path(result, _is_shape)
         self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for path, leaf in named:
@@ -234,11 +236,13 @@ class Recording:
             elif isinstance(leaf, _PLAIN_OUTPUTS):
                 refuse_moment(leaf, f"result{keystr(path)}", self.definition)
                 self.outputs.append(leaf)
+            elif gc.is_tracked(leaf) and not is_new(leaf):
+                self.outputs.append(leaf)  # it was there before: each call gives the very same
             else:
                 raise CaptureError(
                     f"the function returns a {type(leaf).__name__} as result{keystr(path)}, which a program cannot "
                     f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts, "
-                    "dataclasses or registered containers."
+                    "registered containers or objects of Python classes, each of them once."
                 )
         self.wrapped.take_rewritten()
 

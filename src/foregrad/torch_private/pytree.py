@@ -1,11 +1,13 @@
-"""Pytrees: paths to leaves, also in containers that were registered without keys, and dataclasses as nodes."""
+"""Pytrees: paths to leaves, also in containers that were registered without keys, and objects as nodes."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
+import torch
+from torch import nn
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     GetAttrKey,
@@ -24,7 +26,7 @@ from torch.utils._pytree import (
 __all__ = [
     "TreeSpec",
     "keystr",
-    "open_dataclasses",
+    "open_objects",
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_leaves",
@@ -54,9 +56,10 @@ def _paths(path: Path, tree: Any, is_leaf: IsLeaf) -> Iterator[Path]:
         yield from _paths((*path, key), child, is_leaf)
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class DataclassNode:
-    """A dataclass as a node of a tree; unflattened, it is such an object again, made without its `__init__`."""
+@dataclass(frozen=True, eq=False)
+class ObjectNode:
+    """An object of a Python class as a node of a tree; unflattened, it is such an object again, made without its
+    `__init__`."""
 
     kind: type
     names: tuple[str, ...]
@@ -72,9 +75,9 @@ class DataclassNode:
 
 
 register_pytree_node(
-    DataclassNode,
+    ObjectNode,
     lambda opened: (list(opened.values), (opened.kind, opened.names)),
-    DataclassNode.make,
+    ObjectNode.make,
     flatten_with_keys_fn=lambda opened: (
         [(GetAttrKey(name), value) for name, value in zip(opened.names, opened.values, strict=True)],
         (opened.kind, opened.names),
@@ -82,17 +85,17 @@ register_pytree_node(
 )
 
 
-def open_dataclasses(tree: Any, is_new: Callable[[Any], bool], is_leaf: IsLeaf = None) -> Any:
-    """The same tree with the dataclasses in it as nodes: those that are new, and each at its first place."""
+def open_objects(tree: Any, is_new: Callable[[Any], bool], is_leaf: IsLeaf = None) -> Any:
+    """The same tree with the objects in it as nodes: those that are new, and each at its first place."""
     seen: set[int] = set()
 
     def opened(leaf: Any) -> Any:
-        if not _is_plain(leaf) or id(leaf) in seen or not is_new(leaf):
+        if not _is_plain(leaf) or id(leaf) in seen or not is_new(leaf) or is_new(type(leaf)):
             return leaf
         seen.add(id(leaf))
-        every = dict.fromkeys([*(field.name for field in dataclasses.fields(leaf)), *getattr(leaf, "__dict__", ())])
-        names = tuple(name for name in every if hasattr(leaf, name))
-        return DataclassNode(type(leaf), names, tuple(within(getattr(leaf, name)) for name in names))
+        names = tuple(dict.fromkeys([*_slots(type(leaf)), *getattr(leaf, "__dict__", ())]))
+        held = {name: object.__getattribute__(leaf, name) for name in names if _has(leaf, name)}
+        return ObjectNode(type(leaf), tuple(held), tuple(map(within, held.values())))
 
     def within(tree: Any) -> Any:
         has_any = any(map(_is_plain, tree_leaves(tree, is_leaf)))
@@ -101,6 +104,35 @@ def open_dataclasses(tree: Any, is_new: Callable[[Any], bool], is_leaf: IsLeaf =
     return within(tree)
 
 
+#: What is more than its attributes: classes, modules, and numbers that are symbols.
+_NO_OBJECTS = (type, nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
 def _is_plain(leaf: Any) -> bool:
-    """Whether a value is an object of a dataclass that has nothing but its attributes."""
-    return dataclasses.is_dataclass(leaf) and type(leaf).__new__ is object.__new__ and not isinstance(leaf, type)
+    """Whether a value is an object of a Python class, and has nothing but its attributes."""
+    made_by: Any = type(leaf).__new__
+    is_one = made_by is object.__new__ and not isinstance(leaf, _NO_OBJECTS)
+    return is_one and all(map(_has_attributes_only, type(leaf).__mro__[:-1]))
+
+
+def _has_attributes_only(kind: type) -> bool:
+    return bool(kind.__flags__ & (1 << 9))  # made by a `class` statement
+
+
+def _slots(kind: type) -> list[str]:
+    """The names of slots of a class and its bases, as they are stored."""
+    found: list[str] = []
+    for one in kind.__mro__:
+        names = vars(one).get("__slots__", ())
+        names = (names,) if isinstance(names, str) else names
+        private = f"_{one.__name__.lstrip('_')}"
+        found += [f"{private}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
+    return [name for name in found if name not in ("__dict__", "__weakref__")]
+
+
+def _has(value: Any, name: str) -> bool:
+    try:
+        object.__getattribute__(value, name)
+    except AttributeError:
+        return False
+    return True
