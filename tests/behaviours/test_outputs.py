@@ -575,3 +575,9 @@ def test_a_view_of_a_custom_function_that_was_written_is_not_returned(make):
         f(make().requires_grad_()[1::2]).grad_fn
     with pytest.raises(fg.CaptureError, match=r"view f32.* that a custom Function has made"):
         compiled(f)(make().requires_grad_()[1::2])
+
+
+def test_a_function_of_a_generator_alone():
+    seeded = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    function = fg.compile(lambda generator: torch.rand(3, generator=generator), backend="eager")
+    assert torch.equal(function(seeded[0]), torch.rand(3, generator=seeded[1]))

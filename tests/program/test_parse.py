@@ -19,7 +19,27 @@ def test_a_listing_parses_to_a_program_that_prints_it(name):
     captured = fg.capture(*PROGRAMS[name]())
     parsed = parse(str(captured), constants_of(captured))
     assert str(parsed) == str(captured)
+    assert targets(parsed) == targets(captured)
     parsed.verify()
+
+
+def targets(program):
+    return [node.target for node in program.graph.graph.nodes if node.op == "call_function"]
+
+
+def overloads(x, y):
+    return (
+        (x * 2 + y * x).clamp(None, y),
+        x.clamp_min(0.5),
+        torch.bernoulli(x.sigmoid()),
+        torch.zeros(0, 3),
+        x.mul(3 + 1j),
+    )
+
+
+def test_overloads_that_a_listing_leaves_out_are_found_by_the_arguments():
+    captured = fg.capture(overloads, torch.randn(3), torch.randn(3))
+    assert targets(parse(str(captured))) == targets(captured)
 
 
 def test_a_parsed_program_computes_what_the_captured_one_does():

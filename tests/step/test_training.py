@@ -1,5 +1,6 @@
 """What training steps do beside calling an optimizer: each bitwise as eager, with few captures."""
 
+import collections
 import copy
 
 import numpy as np
@@ -565,3 +566,32 @@ def test_capture_takes_state_too():
     assert any(i.name == "1 - optimizer.param_groups.0.betas.0" for i in program.signature.inputs)
     assert not optimizer.state
     assert all(p.grad is None for p in model.parameters())
+
+
+class Box:
+    def __init__(self, value):
+        self.value = value
+
+
+class Table(dict):
+    pass
+
+
+Pair = collections.namedtuple("Pair", "first second")
+
+
+@pytest.mark.parametrize("make", [Box, lambda y: Table(y=y), lambda y: Pair(y, 3), lambda y: [Box(y)], lambda y: {y}])
+def test_a_new_object_in_the_state_of_an_optimizer_is_refused(make):
+    """It would hold a tensor without data."""
+    model = nn.Linear(3, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    @fg.step(model, optimizer, backend="eager")
+    def train(x):
+        loss = model(x).sum()
+        optimizer.state["seen"] = make(loss.detach() * 2)
+        return loss.detach()
+
+    with pytest.raises(fg.CaptureError, match="puts a new .* into optimizer.state.seen"):
+        train(torch.ones(2, 3))
+    assert "seen" not in optimizer.state

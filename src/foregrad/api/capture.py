@@ -43,6 +43,7 @@ from foregrad.record.refusals import (
     refuse_made_modules,
     refuse_made_up,
     refuse_sizes,
+    refuse_stored,
 )
 from foregrad.record.results import find_results
 from foregrad.record.stage import Stage
@@ -260,6 +261,7 @@ def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) 
 
 def _stage(recording: Recording, stored: list[StateStore]) -> Stage:
     """What a program is built from: the function with its results, effects and backward."""
+    refuse_stored(recording, stored)
     refuse_attributes(recording)
     refuse_growth(recording)
     refuse_hidden_hooks(recording)

@@ -55,7 +55,7 @@ class GraphInputs:
         return self._numbers[number]
 
     def constant(self, real: torch.Tensor, spec: Spec) -> fx.Node:
-        name = f"constant_{len(self.constants)}"
+        name = self._unique(f"constant_{len(self.constants)}")
         self.constants[name] = real
         node = self.graph.get_attr(name)
         node.meta.update(phase=0, spec=spec)
@@ -66,7 +66,8 @@ class GraphInputs:
         if generator not in self._generators:
             name = self._unique(identifier(self.generator_names[generator]))
             self.constants[name] = generator
-            with self.graph.inserting_before(next(iter(self.graph.nodes))):
+            first = next(iter(self.graph.nodes), None)
+            with self.graph.inserting_before(first) if first is not None else self.graph.inserting_before():
                 node = self._generators[generator] = self.graph.get_attr(name)
             node.meta.update(phase=0, spec=TokenSpec.make(), generator=generator)
         return self._generators[generator]

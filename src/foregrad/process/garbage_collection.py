@@ -39,8 +39,14 @@ def all_grown_up() -> None:
 
 def young_objects() -> Callable[[object], bool]:
     """Which objects with attributes were made since then, for many of them."""
-    ids = frozenset(map(id, gc.get_objects(generation=0)))
-    return lambda value: id(value) in ids
+    ids: list[frozenset[int]] = []
+
+    def is_young_one(value: object) -> bool:
+        if not ids:
+            ids.append(frozenset(map(id, gc.get_objects(generation=0))))
+        return id(value) in ids[0]
+
+    return is_young_one
 
 
 def is_young(value: object) -> bool:

@@ -1,8 +1,8 @@
 """Parse: a program from its listing.
 
-`parse(str(program))` has the same graph and signature, and prints the same text. What the listing does not say is not
-there: how the program hangs together with the tensors of a call, the values of constants (unless they are given), and
-sizes that vary.
+`parse(str(program))` computes the same, and prints the same text. What the listing does not say is not there: how the
+program hangs together with the tensors of a call, which of them need gradients, in which mode ops ran, the values of
+constants (unless they are given), and sizes that vary.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ from foregrad.program.printer import PHASES
 from foregrad.program.program import Calling, Program
 from foregrad.program.recompute_marks import MARK, MARK_WORDS
 from foregrad.torch_private.fx_graph import lazy_graph_module
+from foregrad.torch_private.ops import schema_of
 
 _TENSOR = re.compile(r"(\w+)\[([\d, ]*)\](?: stride \(([\d, ]*)\))?(?: (\S+))?")
 _CONSTANT = re.compile(r"    \w+ = (constant|generator)\b")
 _DTYPES = {text: dtype for dtype, text in SHORT_DTYPES.items()}
 _NUMBERS = {"float": NumberSpec.of(0.0), "int": NumberSpec.of(0)}
 _MARKS: dict[str, CheckpointPolicy] = {words: mark for mark, words in MARK_WORDS.items()}
+_TOKENS = ("token", "seed", "offset")
 _FUNCTIONS = {"after": after, "rng_state": rng_state}
 
 
@@ -62,7 +64,8 @@ class _Parser:
             if not text.startswith("    "):
                 section, self.origin = text.strip(), ""
                 if section in PHASES:
-                    self.phases.append(PHASES.index(section))
+                    again = bool(self.phases) and section == PHASES[-1] and self.phases[-1] >= len(PHASES) - 1
+                    self.phases.append(self.phases[-1] + 1 if again else PHASES.index(section))
                 elif section not in ("inputs", "outputs"):
                     raise self._refusal(f"there is no section {section!r}")
             elif section == "inputs" and not _CONSTANT.match(text):
@@ -155,7 +158,7 @@ class _Parser:
             found = _NUMBERS[text]
             assert isinstance(found, Spec)
             return found
-        if text.isidentifier():
+        if text in _TOKENS:
             return TokenSpec.make(text)
         parts = _TENSOR.fullmatch(text)
         if parts is None or not isinstance(dtype := _DTYPES.get(parts[1], getattr(torch, parts[1], None)), torch.dtype):
@@ -187,11 +190,11 @@ class _Parser:
             return _FUNCTIONS[text]
         namespace, name, *overload = [*text.split("."), ""][:3] if "." in text else ["", text, ""]
         packet = getattr(getattr(torch.ops, namespace), name, None) if namespace else None
-        names = [overload[0]] if overload[0] else _usual_overloads(args)
-        found = next((getattr(packet, one) for one in names if hasattr(packet, one)), None)
-        if found is None:
+        names = [overload[0]] if overload[0] else ["default", "Tensor"]
+        overloads = [getattr(packet, one) for one in names if hasattr(packet, one)]
+        if not overloads:
             raise self._refusal(f"there is no op {text}")
-        return found
+        return min(overloads, key=lambda one: _mismatches(one, args))
 
     def _value(self, tree: ast.expr) -> Any:
         if isinstance(tree, (ast.List, ast.Tuple)):
@@ -247,7 +250,12 @@ def _sizes(text: str) -> tuple[int, ...]:
     return tuple(int(one) for one in text.split(",") if one.strip())
 
 
-def _usual_overloads(args: tuple[Any, ...]) -> list[str]:
-    """The overloads that a listing leaves out: `Tensor` where the second argument is one, else `default`."""
-    takes_tensor = len(args) > 1 and isinstance(args[1], fx.Node)
-    return ["Tensor", "default"] if takes_tensor else ["default", "Tensor"]
+def _mismatches(op: Any, args: tuple[Any, ...]) -> int:
+    """How badly an overload fits: a number may stand for a tensor, but no tensor for a number."""
+    found = 0
+    for expected, given in zip(schema_of(op).arguments, args, strict=False):
+        is_tensor = isinstance(given, fx.Node) and not isinstance(given.meta.get("spec"), NumberSpec)
+        wants_tensor = "Tensor" in str(expected.type)
+        if given is not None and not isinstance(given, list) and is_tensor != wants_tensor:
+            found += 1 if wants_tensor else len(args) + 1
+    return found

@@ -35,6 +35,7 @@ def freeze(stage: Stage) -> Trace:
     recording, results, recorder = stage.recording, stage.results, stage.recording.recorder
     inputs, memory = recording.inputs, recorder.memory
     last = stage.backward or stage.earlier
+    names = {lifted.alias.object: lifted.name for lifted in inputs.all}
     numbers = results.made_of | {base.alias.object for base in results.bases}
     made_of = [(number, recorder.objects[number]) for number in numbers]
     return Trace(
@@ -52,7 +53,7 @@ def freeze(stage: Stage) -> Trace:
         reshaped=frozenset(inputs.traced(lifted) for lifted in reshaped_views(recording)),
         live=frozenset(recorder.live),
         live_objects=stage.live,
-        bases=tuple(_base(stage, base) for base in results.bases),
+        bases=tuple(_base(stage, base, names) for base in results.bases),
         escaping=tuple(recorder.alias(ghost).object for ghost in results.escaping),
         results=tuple(
             ItemOf(recorder.alias(o)) if place in recording.items else _refer(o, recorder)
@@ -101,13 +102,13 @@ def _backward(backward: Backward) -> TracedBackward:
     )
 
 
-def _base(stage: Stage, base: Base) -> TracedBase:
+def _base(stage: Stage, base: Base, names: dict[int, str]) -> TracedBase:
     recording = stage.recording
     return TracedBase(
         alias=base.alias,
         kind=base.kind,
         input=None if base.lifted is None else recording.inputs.traced(base.lifted),
-        name=_result_name(stage, base),
+        name=_result_name(stage, base, names),
         version=base.version,
         needs_tangent=base.needs_tangent,
         requires_grad=base.ghost.requires_grad,
@@ -116,8 +117,8 @@ def _base(stage: Stage, base: Base) -> TracedBase:
     )
 
 
-def _result_name(stage: Stage, base: Base) -> str:
-    """Where a tensor, or views of it, stand among the results and in the .grad of others."""
+def _result_name(stage: Stage, base: Base, names: dict[int, str]) -> str:
+    """Where a tensor, or views of it, stand among the results and in the .grad of others; `names` are of inputs."""
     recording = stage.recording
     if base.lifted is not None:
         return base.lifted.name
@@ -128,10 +129,8 @@ def _result_name(stage: Stage, base: Base) -> str:
     ]
     places += _part_names(stage, base.ghost)
     owners = [owner for owner, grad in stage.grads if grad is base.ghost and isinstance(owner, torch.Tensor)]
-    if owners:
-        names = {lifted.alias.object: lifted.name for lifted in recording.inputs.all}
-        numbers = [recording.recorder.alias(owner).object for owner in owners]
-        places += [f"{names.get(number, f'object {number}')}.grad" for number in numbers]
+    numbers = [recording.recorder.alias(owner).object for owner in owners]
+    places += [f"{names.get(number, f'object {number}')}.grad" for number in numbers]
     return ",".join(places) or f"object {base.alias.object}"
 
 
@@ -205,6 +204,6 @@ def _refer(value: Any, recorder: Recorder) -> Any:
         return recorder.sizes.plain(value)
     if isinstance(value, torch.Tensor):
         return Ref(recorder.alias(value).object) if recorder.knows(value) else value
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {k: _refer(v, recorder) for k, v in value.items()}
     return type(value)(_refer(v, recorder) for v in value) if type(value) in (list, tuple) else value

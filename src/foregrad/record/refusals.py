@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Sequence
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -10,8 +12,9 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import attributes_of, keeps_gradient
 from foregrad.core.spec import Spec
+from foregrad.process.garbage_collection import young_objects
 from foregrad.record.impure import is_random
-from foregrad.record.lift.declared_state import Declared
+from foregrad.record.lift.declared_state import Declared, StateStore
 from foregrad.record.lift.locate import Location, Variable, variables
 from foregrad.record.lift.wrapper_inputs import Outer
 from foregrad.record.ops import Alias, aliases_in
@@ -55,6 +58,31 @@ def edits_of(recording: Recording) -> Edits | None:
             "Return a new one, or pass dynamic=False."
         )
     return found
+
+
+def refuse_stored(recording: Recording, stored: Sequence[StateStore]) -> None:
+    """Refuse new objects in declared state: they may hold tensors without data, and no call could make them."""
+    is_new = young_objects()
+    for store in stored:
+        for leaf in _held(store.value):
+            is_ours = type(leaf).__module__.startswith("foregrad.")
+            if isinstance(leaf, _KNOWN) or is_ours or not gc.is_tracked(leaf) or not is_new(leaf):
+                continue
+            raise CaptureError(
+                f"the function puts a new {type(leaf).__name__} into {store.slot.name}, which a program cannot make at "
+                f"each call.\n{recording.definition}\nPut tensors and numbers there, in lists, tuples and dicts, or "
+                "make it outside."
+            )
+
+
+_KNOWN = (torch.Tensor, torch.Size, torch.SymInt, torch.SymFloat, torch.SymBool)
+
+
+def _held(value: Any) -> list[Any]:
+    """What a value holds, through the containers that each call can make."""
+    if type(value) is dict:
+        return [leaf for one in value.values() for leaf in _held(one)]
+    return [leaf for one in value for leaf in _held(one)] if type(value) in (list, tuple) else [value]
 
 
 def refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -> None:

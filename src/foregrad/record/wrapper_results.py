@@ -102,7 +102,7 @@ class WrappedResults:
         """What the function leaves in a module, in declared state or in a .grad, with such references."""
         if type(value) in (list, tuple):
             return type(value)(self.take_stored(v, name) for v in value)
-        if isinstance(value, dict):
+        if type(value) is dict:
             return {key: self.take_stored(v, f"{name}.{key}") for key, v in value.items()}
         if not isinstance(value, torch.Tensor) or not is_wrapper(value) or not self._recorder.knows(value):
             return value

@@ -191,7 +191,7 @@ def _stored(value: Any) -> Any:
     found = expression_of(value)
     if found is not None:
         return found
-    if isinstance(value, dict):
+    if type(value) is dict:
         return {k: _stored(v) for k, v in value.items()}
     return type(value)(_stored(v) for v in value) if type(value) in (list, tuple) else value
 
