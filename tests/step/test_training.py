@@ -592,6 +592,6 @@ def test_a_new_object_in_the_state_of_an_optimizer_is_refused(make):
         optimizer.state["seen"] = make(loss.detach() * 2)
         return loss.detach()
 
-    with pytest.raises(fg.CaptureError, match="puts a new .* into optimizer.state.seen"):
+    with pytest.raises(fg.CaptureError, match=r"puts a new .* into optimizer\.state\.seen"):
         train(torch.ones(2, 3))
     assert "seen" not in optimizer.state
