@@ -11,7 +11,7 @@ from tests.house.source import ROOT, modules
 
 PAGE = (ROOT / "docs" / "options.md").read_text()
 SETTINGS = ["keep_freed_memory", "lazy_dynamo"]
-COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress", "refused"]
+COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress"]
 
 #: Where the whole environment is handed on, changed for a while, or is an object that the user's code has read.
 ELSEWHERE = {
@@ -24,7 +24,7 @@ ELSEWHERE = {
 def test_compile_and_step_have_these_options():
     assert options_of(fg.compile) == COMMON
     assert sorted(options_of(fg.step)) == sorted([*COMMON, "python"])
-    named = ["backend", "passes", "shows_progress", "cache", "dynamic", "refused"]
+    named = ["backend", "passes", "shows_progress", "cache", "dynamic"]
     assert [field.name for field in fields(Options)] == named
 
 

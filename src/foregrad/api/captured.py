@@ -115,11 +115,6 @@ def warn_of_python(name: str, changes: Sequence[Change], named: set[str], instea
         warnings.warn(f"{name} does in Python what its program does not repeat:\n{said}\n{instead}", stacklevel=6)
 
 
-def warn_of_refusal(name: str, refusal: str) -> None:
-    """Say that a function runs as it is, and why."""
-    warnings.warn(f"{name} cannot be captured, and runs as it is:\n{refusal}", stacklevel=5)
-
-
 #: After as many captures a function probably depends on something that changes at each call.
 MANY_CAPTURES = 8
 

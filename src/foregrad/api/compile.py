@@ -26,7 +26,6 @@ def compile(
     dynamic: Choice = None,
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
-    refused: str = "error",
     **others: Any,
 ) -> Any:
     """The same function or module, running captured programs in place of its code.
@@ -46,9 +45,6 @@ def compile(
 
     `cache` is where compiled programs are kept for later processes, which then start without tracing: True is this
     user's folder, for the backends that compile; a path, a URL or an `fg.Cache` is used with any; False keeps nothing.
-
-    A function that cannot be captured raises `fg.CaptureError`, with the line that is in the way. With
-    `refused="eager"` it runs as it is from then on, with one warning that says why.
     """
     refuse_keywords("fg.compile", others)
     options = options_of(
@@ -59,7 +55,6 @@ def compile(
         dynamic=dynamic,
         cache=cache,
         progress=progress,
-        refused=refused,
     )
     if isinstance(target, torch.nn.Module):
         return compile_module(target, options)

@@ -12,10 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foregrad.api.captured import Capture, warn_of_many, warn_of_python, warn_of_refusal, with_another
+from foregrad.api.captured import Capture, warn_of_many, warn_of_python, with_another
 from foregrad.api.warm_starts import WarmStarts
 from foregrad.cache.serialize.cached_calls import CAPTURED, CaptureOrigin
-from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
+from foregrad.core.errors import CannotKeep, CaptureError
 from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
 from foregrad.process.progress import Timings, part, watched
@@ -59,7 +59,6 @@ class Compiled(WarmStarts):
         self._dispatch = Dispatch()
         self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, CaptureOrigin] = {}  # keys whose entries hold another program
-        self.refusal: str | None = None  # why it cannot be captured, and runs as it is
         self._named: set[str] = set()  # what it does in Python that was spoken of
 
     def __del__(self) -> None:
@@ -106,13 +105,10 @@ class Compiled(WarmStarts):
                     return result
                 self._passed_over.add(found.call)
                 found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
-            new = self._captured(args, kwargs, found)
-            if new is not None:
-                with undivided():
-                    made, to_keep = self._to_keep(lookup, new)
-                self._add(made)
-        if new is None:
-            return self._target(*args, **kwargs)
+            with undivided():
+                made = self._best_capture(args, kwargs, found)
+                made, to_keep = self._to_keep(lookup, made)
+            self._add(made)
         result = made.call(args, kwargs)
         if result is MISS:
             from foregrad.record.origins import definition
@@ -128,27 +124,6 @@ class Compiled(WarmStarts):
                 self._keep(to_keep)
             made.stage.on_backward = self._later(to_keep)
         return result
-
-    def _captured(self, args: Any, kwargs: Any, origin: CaptureOrigin) -> Capture | None:
-        """A new capture; None where the function is refused, and runs as it is."""
-        if self.refusal is not None:
-            return None
-        try:
-            with undivided():
-                made = self._best_capture(args, kwargs, origin)
-            refused_backward = made.program.calling.backward_error if self.options.refused == "eager" else None
-            if not isinstance(refused_backward, CaptureError):
-                return made
-            error: CaptureError = refused_backward
-        except CreatesState:
-            raise
-        except CaptureError as caught:
-            if self.options.refused == "error":
-                raise
-            error = caught
-        self.refusal = str(error)
-        warn_of_refusal(self.name, self.refusal)
-        return None
 
     def _add(self, made: Capture) -> None:
         """Have a capture for later calls, unless what the function read has changed by its own doing."""

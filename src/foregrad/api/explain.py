@@ -67,7 +67,6 @@ class Explanation:
 
     name: str
     explained: tuple[Explained, ...]
-    refusal: str | None = None  # why it cannot be captured, and runs as it is
 
     @property
     def captures(self) -> tuple[Capture, ...]:
@@ -79,14 +78,11 @@ class Explanation:
         for number, one in enumerate(self.explained, 1):
             first, *rest = one.lines()
             lines += [f"  {number}. {first}", *(f"  {line}" for line in rest)]
-        if self.refusal is not None:
-            lines += ["  otherwise it runs as it is:", *(f"    {line}" for line in self.refusal.splitlines())]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        captures = [one.as_json() for one in self.explained]
-        return {"name": self.name, "captures": captures, "refusal": self.refusal}
+        return {"name": self.name, "captures": [one.as_json() for one in self.explained]}
 
 
 @dataclass(frozen=True)
@@ -148,7 +144,6 @@ def explain(compiled: Any) -> Explanation | LoadedExplanation:
             _explained(made, function.name, [one for one in kept if one.key not in later[number:]])
             for number, made in enumerate(captures)
         ),
-        function.refusal,
     )
 
 

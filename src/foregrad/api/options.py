@@ -27,15 +27,12 @@ def options_of(
     dynamic: Any,
     cache: bool | str | os.PathLike[str] | Cache,
     progress: bool,
-    refused: str,
 ) -> Options:
     """The options of a compiled function or step."""
-    if refused not in ("error", "eager"):
-        raise ValueError(f'refused is "error" or "eager", not {refused!r:.80}')
     chosen = choose(backend, rng=rng, regions=regions)
     varies = _for_backend(_checked(dynamic), chosen)
     every_pass = (*_checked_passes(passes), *passes_for(chosen))
-    return Options(chosen, every_pass, progress, cache_for(cache, chosen), varies, refused)
+    return Options(chosen, every_pass, progress, cache_for(cache, chosen), varies)
 
 
 def _checked(dynamic: Any) -> Choice:

@@ -39,7 +39,6 @@ def step(
     dynamic: Choice = None,
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
-    refused: str = "error",
     **others: Any,
 ) -> Callable[[Callable[..., Any]], Step]:
     """A decorator for a training step: forward, backward and optimizer as one program.
@@ -60,7 +59,7 @@ def step(
     or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
     quiet.
 
-    `backend`, `passes`, `rng`, `regions`, `dynamic`, `cache`, `progress` and `refused` are those of `fg.compile`.
+    `backend`, `passes`, `rng`, `regions`, `dynamic`, `cache` and `progress` are those of `fg.compile`.
     """
     refuse_keywords("fg.step", others)
     if python not in ("warn", "error", "allow"):
@@ -75,7 +74,6 @@ def step(
         dynamic=dynamic,
         cache=cache,
         progress=progress,
-        refused=refused,
     )
     return lambda function: Step(function, options, state, python)
 

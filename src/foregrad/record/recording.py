@@ -7,10 +7,11 @@ user's function is never run again.
 
 from __future__ import annotations
 
-import gc
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import torch
@@ -43,7 +44,14 @@ from foregrad.record.wrapper_results import WrappedResult, WrappedResults
 from foregrad.torch_private.autograd import enter_again, no_saved_tensor_hooks
 from foregrad.torch_private.autograd_engine import accumulate, functions_take, run_engine
 from foregrad.torch_private.dispatch import autocast_disabled, no_dispatch_modes
-from foregrad.torch_private.pytree import TreeSpec, keystr, open_objects, tree_flatten, tree_flatten_with_path
+from foregrad.torch_private.pytree import (
+    TreeSpec,
+    containers_in,
+    keystr,
+    open_objects,
+    tree_flatten,
+    tree_flatten_with_path,
+)
 from foregrad.torch_private.tensors import NO_MEMORY
 
 _PLAIN_OUTPUTS = (
@@ -59,6 +67,14 @@ _PLAIN_OUTPUTS = (
     torch.Size,
     bytes,
 )
+
+
+def _is_named(value: Any) -> bool:
+    """Whether a value is a class that a module has under its name."""
+    found: Any = sys.modules.get(value.__module__) if isinstance(value, type) else None
+    for name in value.__qualname__.split(".") if found is not None else ():
+        found = getattr(found, name, None)
+    return found is not None and found is value
 
 
 def _is_shape(value: Any) -> bool:
@@ -215,8 +231,8 @@ class Recording:
         )
 
     def _take_outputs(self, result: Any) -> None:
-        is_new = young_objects()
-        result = open_objects(result, is_new, _is_shape)
+        self._refuse_keys(result)
+        result = open_objects(result, young_objects(), self._is_ghost, _is_shape)
         named, self.structure = tree_flatten_with_path(result, _is_shape)
         self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for path, leaf in named:
@@ -233,18 +249,30 @@ class Recording:
                 self.outputs.append(leaf.node)
             elif self.sizes is not None and self.sizes.varies(leaf):
                 self.outputs.append(self.sizes.plain(leaf))
-            elif isinstance(leaf, _PLAIN_OUTPUTS):
+            elif isinstance(leaf, _PLAIN_OUTPUTS) or _is_named(leaf):
                 refuse_moment(leaf, f"result{keystr(path)}", self.definition)
                 self.outputs.append(leaf)
-            elif gc.is_tracked(leaf) and not is_new(leaf):
-                self.outputs.append(leaf)  # it was there before: each call gives the very same
             else:
                 raise CaptureError(
                     f"the function returns a {type(leaf).__name__} as result{keystr(path)}, which a program cannot "
                     f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts, "
-                    "registered containers or objects of Python classes, each of them once."
+                    "registered containers, or new objects of Python classes, once each, that nothing else holds."
                 )
         self.wrapped.take_rewritten()
+
+    def _is_ghost(self, leaf: Any) -> bool:
+        return isinstance(leaf, torch.Tensor) and self.recorder.knows(leaf)
+
+    def _refuse_keys(self, result: Any) -> None:
+        """Tensors and new objects may be values of a dict, and no keys."""
+        keys = [key for one in containers_in(result) if isinstance(one, dict) for key in one]
+        for key in keys:
+            parts = key if isinstance(key, tuple) else (key,)
+            if not all(isinstance(part, (*_PLAIN_OUTPUTS, type, Enum)) for part in parts):
+                raise CaptureError(
+                    f"the function returns a dict with a {type(key).__name__} as a key.\n{self.definition}\nUse "
+                    "strings or numbers."
+                )
 
     def backward(
         self,

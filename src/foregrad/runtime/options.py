@@ -25,7 +25,6 @@ class Options:
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
     dynamic: Any = False  # which sizes vary: `api.options.Choice`; in the key
-    refused: str = "error"  # or "eager": what cannot be captured runs as it is
 
     def here(self) -> Options:
         """The same in another process, perhaps on another machine."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
+import types
+import weakref
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import torch
@@ -25,6 +28,7 @@ from torch.utils._pytree import (
 
 __all__ = [
     "TreeSpec",
+    "containers_in",
     "keystr",
     "open_objects",
     "tree_flatten",
@@ -69,8 +73,12 @@ class ObjectNode:
     def make(values: Any, made_of: tuple[type, tuple[str, ...]]) -> Any:
         kind, names = made_of
         made: Any = object.__new__(kind)
+        slots = _slots(kind)
         for name, value in zip(names, values, strict=True):
-            object.__setattr__(made, name, value)
+            if name in slots:
+                slots[name].__set__(made, value)
+            else:
+                made.__dict__[name] = value
         return made
 
 
@@ -85,23 +93,36 @@ register_pytree_node(
 )
 
 
-def open_objects(tree: Any, is_new: Callable[[Any], bool], is_leaf: IsLeaf = None) -> Any:
-    """The same tree with the objects in it as nodes: those that are new, and each at its first place."""
+def open_objects(
+    tree: Any, is_new: Callable[[Any], bool], is_ghost: Callable[[Any], bool], is_leaf: IsLeaf = None
+) -> Any:
+    """The same tree with objects in it as nodes: those that are new, each at its first place, if they are dataclasses
+    or hold ghosts. Any other may be kept somewhere, and would have to be the very same."""
     seen: set[int] = set()
 
     def opened(leaf: Any) -> Any:
         if not _is_plain(leaf) or id(leaf) in seen or not is_new(leaf) or is_new(type(leaf)):
             return leaf
         seen.add(id(leaf))
-        names = tuple(dict.fromkeys([*_slots(type(leaf)), *getattr(leaf, "__dict__", ())]))
-        held = {name: object.__getattribute__(leaf, name) for name in names if _has(leaf, name)}
-        return ObjectNode(type(leaf), tuple(held), tuple(map(within, held.values())))
+        held = _attributes(leaf)
+        node = ObjectNode(type(leaf), tuple(held), tuple(map(within, held.values())))
+        is_made_again = is_dataclass(leaf) or any(map(is_ghost, tree_leaves(node, is_leaf)))
+        return node if is_made_again else leaf
 
     def within(tree: Any) -> Any:
         has_any = any(map(_is_plain, tree_leaves(tree, is_leaf)))
         return tree_map(opened, tree, is_leaf=is_leaf) if has_any else tree
 
     return within(tree)
+
+
+def containers_in(tree: Any, is_leaf: IsLeaf = None) -> Iterator[Any]:
+    """A tree and all containers in it."""
+    node = None if is_leaf is not None and is_leaf(tree) else SUPPORTED_NODES.get(_get_node_type(tree))
+    if node is not None:
+        yield tree
+        for child in node.flatten_fn(tree)[0]:
+            yield from containers_in(child, is_leaf)
 
 
 #: What is more than its attributes: classes, modules, and numbers that are symbols.
@@ -111,28 +132,42 @@ _NO_OBJECTS = (type, nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool)
 def _is_plain(leaf: Any) -> bool:
     """Whether a value is an object of a Python class, and has nothing but its attributes."""
     made_by: Any = type(leaf).__new__
-    is_one = made_by is object.__new__ and not isinstance(leaf, _NO_OBJECTS)
-    return is_one and all(map(_has_attributes_only, type(leaf).__mro__[:-1]))
+    if made_by is not object.__new__ or isinstance(leaf, _NO_OBJECTS):
+        return False
+    kinds = type(leaf).__mro__[:-1]
+    names = [name for kind in kinds for name in _slots_of(kind)]
+    is_referred_to = hasattr(type(leaf), "__weakref__") and weakref.getweakrefcount(leaf) > 0
+    has_all = all(map(_has_attributes_only, kinds)) and len(names) == len(set(names)) and _has_plain_dict(leaf)
+    return has_all and not is_referred_to
 
 
 def _has_attributes_only(kind: type) -> bool:
     return bool(kind.__flags__ & (1 << 9))  # made by a `class` statement
 
 
-def _slots(kind: type) -> list[str]:
-    """The names of slots of a class and its bases, as they are stored."""
-    found: list[str] = []
-    for one in kind.__mro__:
-        names = vars(one).get("__slots__", ())
-        names = (names,) if isinstance(names, str) else names
-        private = f"_{one.__name__.lstrip('_')}"
-        found += [f"{private}{n}" if n.startswith("__") and not n.endswith("__") else n for n in names]
-    return [name for name in found if name not in ("__dict__", "__weakref__")]
-
-
-def _has(value: Any, name: str) -> bool:
-    try:
-        object.__getattribute__(value, name)
-    except AttributeError:
+def _has_plain_dict(leaf: Any) -> bool:
+    """Whether attributes are where they usually are, by names."""
+    table = inspect.getattr_static(type(leaf), "__dict__", None)
+    if "__dict__" in dir(leaf) and not isinstance(table, (types.GetSetDescriptorType, types.MappingProxyType)):
         return False
-    return True
+    return all(type(name) is str for name in getattr(leaf, "__dict__", ()))
+
+
+def _slots_of(kind: type) -> list[str]:
+    return [name for name, one in vars(kind).items() if isinstance(one, types.MemberDescriptorType)]
+
+
+def _slots(kind: type) -> dict[str, Any]:
+    """The slots of a class and of its bases, by the names under which they are stored."""
+    return {name: vars(one)[name] for one in kind.__mro__[:-1] for name in _slots_of(one)}
+
+
+def _attributes(leaf: Any) -> dict[str, Any]:
+    """What an object holds, without a property or other code of its class."""
+    found: dict[str, Any] = {}
+    for name, slot in _slots(type(leaf)).items():
+        try:
+            found[name] = slot.__get__(leaf)
+        except AttributeError:  # it was never set
+            continue
+    return {**found, **getattr(leaf, "__dict__", {})}

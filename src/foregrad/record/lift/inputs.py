@@ -223,11 +223,20 @@ class Inputs:
         with no_dispatch_modes(), no_transforms(), fakes(self._recorder.sizes):
             self._check_kind(real)
             if not is_wrapper(real):
+                self._check_is_real(real)
                 return self._lift_new(real)
             for part in parts(real):
                 if self.find(part) is None:
                     self._lift_new(part)
             return self._lift_outer(real, is_argument=False)
+
+    def _check_is_real(self, tensor: torch.Tensor) -> None:
+        """Refuse what has the memory of a ghost and was made past torch's ops, such as a Parameter: it has no data."""
+        if self._recorder.owns(tensor):
+            raise CaptureError(
+                f"the function makes a {type(tensor).__name__} {Spec.of(tensor).frozen()} out of a tensor, past torch's "
+                f"ops, and returns or keeps it.\n{where(self._recorder.module)}\nReturn the tensor, or make it outside."
+            )
 
     def _lift_outer(self, real: torch.Tensor, *, is_argument: bool) -> torch.Tensor:
         """The ghost of a tensor that wraps others, whose parts are lifted."""
