@@ -297,3 +297,26 @@ def test_the_original_module_is_left_as_it_was():
     assert set(vars(model)) == keys
     assert type(model) is Everything
     assert "forward" not in vars(model)
+
+
+def test_a_custom_function_that_closes_over_a_tensor_is_freed():
+    def run():
+        kept = torch.ones(3)
+
+        class Scale(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx, x):
+                ctx.save_for_backward(x)
+                return x * kept
+
+            @staticmethod
+            def backward(ctx, gradient):
+                return gradient * kept
+
+        function = fg.compile(lambda x: Scale.apply(x), backend="eager")
+        function(leaf(3)).sum().backward()
+        return weakref.ref(kept)
+
+    found = run()
+    gc.collect()
+    assert found() is None

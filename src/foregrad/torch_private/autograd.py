@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import torch
@@ -107,9 +107,16 @@ def saved_by(node: Any) -> list[SavedByNode]:
     return found
 
 
-@cache
 def _names_of_saved(kind: type) -> tuple[str, ...]:
-    return tuple(name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
+    """What nodes of a class save; a custom Function, and what it closes over, is not kept alive by that."""
+    found = _saved_names.get(kind)
+    if found is None:
+        names = (name.removeprefix("_raw") for name in dir(kind) if name.startswith("_raw_saved_"))
+        found = _saved_names[kind] = tuple(names)
+    return found
+
+
+_saved_names: weakref.WeakKeyDictionary[type, tuple[str, ...]] = weakref.WeakKeyDictionary()
 
 
 @contextmanager

@@ -234,7 +234,7 @@ class Inputs:
         """Refuse what has the memory of a ghost and was made past torch's ops, such as a Parameter: it has no data."""
         if self._recorder.owns(tensor):
             raise CaptureError(
-                f"the function makes a {type(tensor).__name__} {Spec.of(tensor).frozen()} out of a tensor, past torch's "
+                f"the function makes a {type(tensor).__name__} {Spec.of(tensor).frozen()} of a tensor, past torch's "
                 f"ops, and returns or keeps it.\n{where(self._recorder.module)}\nReturn the tensor, or make it outside."
             )
 
