@@ -177,3 +177,19 @@ def test_a_backward_reads_memory_that_the_caller_writes_afterwards(is_written):
         return a.grad
 
     assert torch.equal(gradient(compiled(function)), gradient(function))
+
+
+def test_a_view_is_squeezed_before_its_base_is_told_to_require_a_gradient():
+    def function(a, b):
+        b.squeeze_()
+        a.requires_grad_()
+        return b.float().clone()
+
+    def run(function):
+        a = torch.arange(12.0).view(2, 2, 3)
+        b = a[-1:]
+        return function(a, b), a.requires_grad, b.requires_grad, b.shape
+
+    found, expected = run(compiled(function)), run(function)
+    assert torch.equal(found[0], expected[0])
+    assert found[1:] == expected[1:]

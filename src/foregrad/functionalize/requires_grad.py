@@ -39,7 +39,8 @@ def plan_flags(
         _refuse_other_shape(lifted, trace.renames.get(number, ()))
         before.append(RequireGrad(number, True))
         last = max((at for at, _ in wishes), default=START)
-        if any(_looks_at(step, number) and at < last for at, step in steps):
+        family = {number, *(other for other, view in inputs.items() if view.base is lifted)}
+        if any(_looks_at(step, family) and at < last for at, step in steps):
             placed += [(START, RequireGrad(number, False)), *wishes]
     leaves = (made - inputs.keys()) & trace.leaves
     for number, at, flag in trace.flags:
@@ -62,8 +63,8 @@ def _refuse_other_shape(lifted: TracedInput, changes: Sequence[Op]) -> None:
             )
 
 
-def _looks_at(step: Step, number: int) -> bool:
-    """Whether a step makes a view of an object, or changes its geometry: both are otherwise once that requires a
-    gradient."""
+def _looks_at(step: Step, family: set[int]) -> bool:
+    """Whether a step makes a view of one of these objects, an input and its views, or changes its geometry: both are
+    otherwise once the input requires a gradient."""
     first = step.args[0] if isinstance(step, RedoView) and step.args else None
-    return getattr(first, "object", None) == number
+    return getattr(first, "object", None) in family
