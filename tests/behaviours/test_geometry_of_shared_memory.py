@@ -193,3 +193,24 @@ def test_a_view_is_squeezed_before_its_base_is_told_to_require_a_gradient():
     found, expected = run(compiled(function)), run(function)
     assert torch.equal(found[0], expected[0])
     assert found[1:] == expected[1:]
+
+
+def takes_by_set(a, made):
+    with torch.no_grad():
+        a.set_(made)
+
+
+def takes_by_data(a, made):
+    a.data = made
+
+
+@pytest.mark.parametrize("take", [takes_by_set, takes_by_data])
+def test_a_new_tensor_that_changes_its_geometry_after_another_took_its_memory_is_refused(take):
+    def function(a):
+        made = a.detach() * 2
+        take(a, made)
+        made.unsqueeze_(0)
+        return made.clone()
+
+    with pytest.raises(fg.CaptureError, match="a tensor changes its geometry after another has taken over its memory"):
+        compiled(function)(torch.ones(2, 2, requires_grad=True))

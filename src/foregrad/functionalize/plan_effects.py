@@ -165,7 +165,14 @@ class _Planner:
             for alias in op.args[1:]:
                 if isinstance(alias, Alias):
                     self._need(alias.object)
+                    self._check_taken(op, alias)
             self._replay(op, number, is_in_place=True)
+
+    def _check_taken(self, op: Op, source: Alias) -> None:
+        """Refuse later changes of a new tensor's geometry: it is returned in its last one, which this op would take."""
+        later = [change for change in self.renames.get(source.object, ()) if change.index > op.index]
+        if later and source.object in self.returned:
+            raise _refusal("a tensor changes its geometry after another has taken over its memory", later[0])
 
     def _taken_over(self, number: int) -> Op | None:
         """The op by which a new tensor, of no interest before, took over another's memory."""
