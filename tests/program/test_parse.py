@@ -63,6 +63,7 @@ def test_random_ops_and_their_tokens_are_parsed():
 
 def test_marks_are_parsed():
     captured = fg.capture(dropped, torch.randn(3, requires_grad=True)).recompute(lambda node: node.name == "mul")
+    assert "(recompute)" in str(captured)
     assert str(parse(str(captured))) == str(captured)
 
 

@@ -156,17 +156,17 @@ class _Prepared:
     reach: tuple[Variable, ...]
     state: tuple[Any, ...]
     generators: tuple[Variable, ...]  # that are kept somewhere
-    there: list[tuple[str, Any]]
+    changeable: list[tuple[str, Any]]  # objects that the function can change, by name
     attributes: ModuleAttributes
     declared: Declared
     mirror: Mirror | None
-    beside: SideEffects
+    side_effects: SideEffects
     python: str | None
 
     def undo(self) -> None:
         """Put what the function has changed in Python back as it was."""
         self.objects.watched.outside.undo()
-        self.beside.undo()
+        self.side_effects.undo()
 
 
 def _prepare(
@@ -187,10 +187,10 @@ def _prepare(
     kept_generators = tuple(generators(modules.tops, body))
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
         recording.recorder.generators.add(name, generator)
-    there = _there(modules, target, arguments)
+    changeable = _changeable(modules, target, arguments)
     attributes = ModuleAttributes(recording, plain=python is None)
     declared, mirror = declare(recording, state, names)
-    beside = SideEffects(() if python is None else _holders(recording, state, reach, names))
+    side_effects = SideEffects(() if python is None else _holders(recording, state, reach, names))
     objects.watched.outside.leave_out(one for one in state if not isinstance(one, torch.nn.Module))
     return _Prepared(
         recording=recording,
@@ -201,11 +201,11 @@ def _prepare(
         reach=reach,
         state=state,
         generators=kept_generators,
-        there=there,
+        changeable=changeable,
         attributes=attributes,
         declared=declared,
         mirror=mirror,
-        beside=beside,
+        side_effects=side_effects,
         python=python,
     )
 
@@ -214,7 +214,7 @@ def _run(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) -> li
     """Run the function on ghosts; what it has put into modules and declared state, which are as they were again."""
     try:
         one.declared.lift()
-        with one.beside.watch(), only_declared(one.state), scaled_steps(one.state):
+        with one.side_effects.watch(), only_declared(one.state), scaled_steps(one.state):
             one.recording.forward(call, args, kwargs, modes_of(one.target))
     finally:
         stored = one.attributes.restore() + one.declared.restore()
@@ -227,11 +227,11 @@ def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) 
     recording, body, reach, python = one.recording, one.body, one.reach, one.python
     with recording.recorder.values.mirrored(one.mirror):
         stored = _run(one, call, args, kwargs)
-        changes, once = changes_of(recording, one.beside, python)
+        changes, once = changes_of(recording, one.side_effects, python)
         edits = edits_of(recording)
         refuse_made_modules(recording, one.attributes.made)
         refuse_kept(recording, body, reach)
-        refuse_escaped(recording, [*one.there, *recording.grads.hooks.named])
+        refuse_escaped(recording, [*one.changeable, *recording.grads.hooks.named])
         if once or python is not None:
             reach = tuple(variables(body)) if reach else ()  # what it changes there is said, or the program's own
         stage = _stage(recording, stored)
@@ -325,7 +325,7 @@ def _given_generators(target: Any, arguments: dict[str, Any]) -> Iterator[tuple[
             yield names[id(leaf)], leaf
 
 
-def _there(modules: CalledModules, target: Any, arguments: dict[str, Any]) -> list[tuple[str, Any]]:
+def _changeable(modules: CalledModules, target: Any, arguments: dict[str, Any]) -> list[tuple[str, Any]]:
     """Objects that the function can change, by their names."""
     tops = [(path or _name(top), top) for path, top in modules.tops.values()]
     return [*arguments.items(), *tops, (_name(target), target)]

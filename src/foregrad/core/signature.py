@@ -103,3 +103,12 @@ def identifier(name: str) -> str:
     """A name that Python can use: `blocks.0.weight` gives `blocks_0_weight`."""
     text = re.sub(r"\W+", "_", name).strip("_")
     return text if text and not text[0].isdigit() else f"v_{text}"
+
+
+def unused(name: str, taken: set[str]) -> str:
+    """A name that is not taken, with a number if it has to be; it is taken then."""
+    number, found = 1, name
+    while found in taken:
+        found, number = f"{name}_{number}", number + 1
+    taken.add(found)
+    return found

@@ -19,6 +19,8 @@ class Turn(IntEnum):
 
 
 class Position(NamedTuple):
+    """An op, and a turn there; positions compare in the order in which effects are applied."""
+
     op: int
     turn: Turn = Turn.OP
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import fx
 
-from foregrad.core.signature import Input, identifier
+from foregrad.core.signature import Input, identifier, unused
 from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.spec import NumberSpec, Spec, TokenSpec
 from foregrad.record.symbols.numbers import Expression
@@ -37,7 +37,7 @@ class GraphInputs:
     def add(self, role: str, name: str, spec: Spec, given: Given, *, is_written: bool = False) -> fx.Node:
         last = self._placeholders[-1] if self._placeholders else None
         with self.graph.inserting_after(last) if last is not None else self.graph.inserting_before():
-            node = self.graph.placeholder(self._unique(identifier(name)))
+            node = self.graph.placeholder(unused(identifier(name), self._names))
         node.meta.update(spec=spec, phase=0, role=role, is_written=is_written)
         self.inputs.append(Input(role, name, spec))
         self.given.append(given)
@@ -55,7 +55,7 @@ class GraphInputs:
         return self._numbers[number]
 
     def constant(self, real: torch.Tensor, spec: Spec) -> fx.Node:
-        name = self._unique(f"constant_{len(self.constants)}")
+        name = unused(f"constant_{len(self.constants)}", self._names)
         self.constants[name] = real
         node = self.graph.get_attr(name)
         node.meta.update(phase=0, spec=spec)
@@ -64,7 +64,7 @@ class GraphInputs:
     def generator(self, generator: torch.Generator) -> fx.Node:
         """The constant that is a generator of the user's."""
         if generator not in self._generators:
-            name = self._unique(identifier(self.generator_names[generator]))
+            name = unused(identifier(self.generator_names[generator]), self._names)
             self.constants[name] = generator
             first = next(iter(self.graph.nodes), None)
             with self.graph.inserting_before(first) if first is not None else self.graph.inserting_before():
@@ -77,10 +77,3 @@ class GraphInputs:
         """Tensors, by object, that no op takes."""
         pairs = zip(self._placeholders, self.given, strict=True)
         return {given.alias.object for node, given in pairs if isinstance(given, TracedInput) and not node.users}
-
-    def _unique(self, name: str) -> str:
-        number, unique = 1, name
-        while unique in self._names:
-            unique, number = f"{name}_{number}", number + 1
-        self._names.add(unique)
-        return unique

@@ -19,7 +19,7 @@ from torch import fx
 from torch.utils.checkpoint import CheckpointPolicy
 
 from foregrad.core.errors import ProgramError
-from foregrad.core.signature import INPUT_ROLES, OUTPUT_ROLES, Input, Output, Signature, identifier
+from foregrad.core.signature import INPUT_ROLES, OUTPUT_ROLES, Input, Output, Signature, identifier, unused
 from foregrad.core.spec import SHORT_DTYPES, NumberSpec, Spec, TokenSpec, contiguous_stride
 from foregrad.core.tokens import after
 from foregrad.functionalize.pure_variants import Pure
@@ -101,7 +101,7 @@ class _Parser:
             raise self._refusal(f"the input {name} has no type")
         self.inputs.append(Input(role, name, spec))
         is_token = isinstance(spec, TokenSpec)
-        node = self.graph.placeholder(self._unique(identifier(f"{role} {name}" if is_token else name)))
+        node = self.graph.placeholder(unused(identifier(f"{role} {name}" if is_token else name), self.names))
         node.meta.update(spec=spec, phase=0, role=role, origin="")
         self.nodes[node.name] = node
 
@@ -234,13 +234,6 @@ class _Parser:
             elif letter == " " and not depth:
                 return place
         return len(text)
-
-    def _unique(self, name: str) -> str:
-        number, unique = 1, name
-        while unique in self.names:
-            unique, number = f"{name}_{number}", number + 1
-        self.names.add(unique)
-        return unique
 
     def _refusal(self, what: str) -> ProgramError:
         return ProgramError(f"line {self.line} of the listing: {what}.")

@@ -1,7 +1,7 @@
 """User objects: the tensors, modules and other objects of the user's that a capture holds on to.
 
-The capture owns them, and they are let go of with it. A recording, which is kept for later backwards, refers to them
-weakly: afterwards it finds none.
+The capture owns them, and they are freed with it. A recording, which is kept for later backwards, refers to them
+weakly. What such a backward reaches for by itself belongs to the recording.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class UserObjects:
 
 
 class Held:
-    """The user objects of a recording, while there is a capture that owns them; empty ones afterwards."""
+    """The user objects of a recording: of the capture, while there is one; afterwards of later backwards."""
 
     def __init__(self, objects: UserObjects) -> None:
         self._objects = weakref.ref(objects)
