@@ -1,6 +1,12 @@
 """What executed code read is part of the key of a call, in the user's modules and inside of libraries."""
 
+import array
+import ctypes
+import datetime
+import decimal
 import functools
+import itertools
+import random
 import struct
 import time
 
@@ -226,3 +232,24 @@ def test_type_aliases_of_torch_are_compared():
     for name, value in vars(torch.autograd).items():
         prints.of(value, name)
     assert not prints.doubts
+
+
+HIDDEN = {
+    "an array": lambda k: array.array("l", [k]),
+    "bytes that change": lambda k: bytearray([k]),
+    "a number of C": ctypes.c_int,
+    "numbers of C": lambda k: (ctypes.c_int * 2)(k, k),
+    "a memory": lambda k: memoryview(bytes([k])),
+    "a layout": lambda k: struct.Struct("i" * k),
+    "a decimal context": lambda k: decimal.Context(prec=k),
+    "a counter": itertools.count,
+    "a source of random numbers": random.Random,
+    "a date": lambda k: datetime.date(2000, 1, k),
+}
+
+
+@pytest.mark.parametrize("make", HIDDEN.values(), ids=list(HIDDEN))
+def test_what_an_object_holds_in_c_is_compared_or_in_doubt(make):
+    """Such an object may hang at a module of Python's, where a user has put it."""
+    one, other = Fingerprints(frozenset()), Fingerprints(frozenset())
+    assert one.of(make(3), "json.z") != other.of(make(4), "json.z") or (one.doubts and other.doubts)

@@ -24,7 +24,13 @@ from foregrad.cache.key.code_digest import known_digest
 from foregrad.cache.key.libraries import library_of, library_of_class, library_of_function
 from foregrad.core.real_class import attributes_in
 from foregrad.runtime.guards.nodes import ABSENT, original_of
-from foregrad.runtime.guards.python_objects import LOGGERS_OWN, VALUES, hides_state, holds_nothing_of_users, is_closed
+from foregrad.runtime.guards.python_objects import (
+    BUFFERS,
+    LOGGERS_OWN,
+    VALUES,
+    hides_state,
+    holds_nothing_of_users,
+)
 from foregrad.torch_private.global_state import (
     HigherOrderOperator,
     OpOverload,
@@ -164,6 +170,8 @@ class Fingerprints:
             return f"array {value.dtype} {value.shape} {_digest(np.ascontiguousarray(value).tobytes())}"
         if issubclass(kind, np.generic):
             return f"{value.dtype} {value.tobytes().hex()}"
+        if issubclass(kind, BUFFERS):
+            return f"memory {kind.__module__}.{kind.__qualname__} {_digest(bytes(value))}"
         if issubclass(kind, BuiltinFunctionType):
             owner = value.__self__
             of = "" if isinstance(owner, (ModuleType, type, type(None))) else f" of {self.of(owner, place, depth + 1)}"
@@ -180,8 +188,10 @@ class Fingerprints:
             return f"script function {value.name} {_digest(value.code.encode())}"
         if issubclass(kind, _GETTERS):
             return f"{kind.__name__} {self.of(value.__reduce__()[1], place, depth + 1)}"
-        if issubclass(kind, enum.Enum):
+        if issubclass(kind, enum.Enum) or _is_enum_in_c(value):
             return f"{kind.__module__}.{kind.__qualname__}.{value.name}"
+        if issubclass(kind, (np.dtype, torch.qscheme)):
+            return f"{kind.__qualname__} {value!r}"
         if issubclass(kind, _ALIASES):
             return f"{kind.__name__} {self.of((getattr(value, '__origin__', None), value.__args__), place, depth + 1)}"
         if issubclass(kind, logging.Logger):
@@ -194,7 +204,7 @@ class Fingerprints:
             return f"{kind.__module__}.{kind.__qualname__} {_short(_as_base(value))}{held}"
         if issubclass(kind, weakref.ref):
             return f"reference to {self.of(value(), place, depth + 1)}"
-        if hides_state(kind) and not holds_nothing_of_users(kind) and not is_closed(kind.__module__):
+        if hides_state(kind) and not holds_nothing_of_users(kind):
             self.doubts[f"{place} is a {kind.__module__}.{kind.__qualname__}, whose state cannot be compared"] = None
         return f"object of {kind.__module__}.{kind.__qualname__}{self._attributes(value, place, depth)}"
 
@@ -216,6 +226,13 @@ def _inner(value: Any) -> Any:
     if kind in (property, functools.cached_property):
         return value.fget if kind is property else value.func
     return value.__wrapped__ if kind is functools._lru_cache_wrapper else value
+
+
+def _is_enum_in_c(value: Any) -> bool:
+    """Whether an object is one of the members of its class, as pybind11 makes them."""
+    members = vars(type(value)).get("__members__")
+    name = getattr(value, "name", None) if members is not None else None
+    return type(name) is str and name in type(value).__members__ and type(value).__members__[name] == value
 
 
 def _as_base(value: Any) -> str:

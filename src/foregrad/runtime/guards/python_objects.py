@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import collections
+import ctypes
 import datetime
 import decimal
 import fractions
@@ -84,6 +86,17 @@ HOLD_NOTHING = (
     type(typing.Any),
     types.TracebackType,
     type(vars(collections.namedtuple("_Named", "a"))["a"]),
+)
+
+#: Other objects that are a piece of memory.
+BUFFERS = (
+    bytearray,
+    array.array,
+    memoryview,
+    ctypes._SimpleCData,
+    ctypes.Array,
+    ctypes.Structure,
+    ctypes.Union,
 )
 
 #: Such objects lead to code in C.

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import array
 import collections
-import ctypes
 import gc
 import logging
 import operator
@@ -33,6 +31,7 @@ from foregrad.runtime.guards.nodes import (
     read_field,
 )
 from foregrad.runtime.guards.python_objects import (
+    BUFFERS,
     LOGGERS_OWN,
     field,
     has_own_getattr,
@@ -96,23 +95,11 @@ def _entries(entries: dict[Any, Any], name: str) -> Iterator[ObjectPart]:
         yield ObjectPart(f"{name}[{shown}]", one, entries if plain else None, key)
 
 
-#: Other objects that are a piece of memory.
-_BUFFERS = (
-    bytearray,
-    array.array,
-    memoryview,
-    ctypes._SimpleCData,
-    ctypes.Array,
-    ctypes.Structure,
-    ctypes.Union,
-)
-
-
 def make_array(walk: GuardWalk, value: Any, name: str) -> ReadNode | None:
     if is_a(value, numpy.generic):
         return Plain(name, value)
     is_numpys = is_a(value, numpy.ndarray)
-    if not is_numpys and not is_a(value, _BUFFERS):
+    if not is_numpys and not is_a(value, BUFFERS):
         return None
     num_bytes = memoryview(value).nbytes if not is_numpys else value.nbytes
     if num_bytes > _MOST_BYTES or (is_numpys and value.dtype.hasobject):
