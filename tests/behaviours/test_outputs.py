@@ -293,6 +293,15 @@ def test_OUT_7_a_view_of_a_custom_view():
     assert_same(lambda x: (ViewWithOwnGradient.apply(x)[0], x * 3), lambda: (leaf(2),))
 
 
+def test_OUT_7_a_custom_view_of_a_view_whose_geometry_was_changed_before():
+    def f(x):
+        flat = (x * 2).view(-1)
+        flat.transpose_(0, 0)
+        return ViewWithOwnGradient.apply(flat), flat
+
+    assert_same(f, lambda: (leaf(2, 2),), calls=2)
+
+
 # OUT-8: not differentiable
 
 

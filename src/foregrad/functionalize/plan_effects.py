@@ -149,7 +149,8 @@ class _Planner:
             base = self.returned.get(number)
             if base is not None:
                 if base.is_function_view:
-                    self.steps.append((START, AsFunctionView(number)))
+                    made = self.counters.first_alias(number).op  # what moved its version counter before is done before
+                    self.steps.append((START if made is None else Position(made), AsFunctionView(number)))
                 return
             taken = self._taken_over(number)
             if taken is not None:
