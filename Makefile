@@ -27,7 +27,7 @@ help:
 	@echo "make coverage     how much of the source the quick tests run in their own processes"
 	@echo "make try-torch VERSION=...  the quick tests with another torch, and which of its private names differ (sets up .venv-torch-VERSION)"
 	@echo "make conformance  every op, module and architecture against eager, 12,000 random programs, killed writers and builds, attacks on files, and behaviour when compiled (long)"
-	@echo "make libraries    models and training loops of timm, Lightning and others against eager (sets up .venv-libraries)"
+	@echo "make libraries    classes of transformers, timm and others and training loops against eager, beside torch.compile (long; sets up .venv-libraries)"
 	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make bench-warm   the same with filled caches and with a saved step, beside torch.compile and JAX"
@@ -121,16 +121,24 @@ conformance: $(STAMP)
 	$(WITH_WARM) tests/behaviours tests/step
 	$(WITH_WARM) tests/behaviours tests/step
 	$(PY) -m tests.fuzz --about draws --count 4000
+	$(PY) -m tests.fuzz --about questions --count 2000
+	$(PY) -m tests.fuzz --about questions --count 40 --against inductor
 	$(PY) tests/backends/first_thing.py all
 
 # Their own requirements name torch without a version, and torchvision has no wheel for the CPU: none of these is followed.
 LIBRARIES := timm torchvision==0.28.0 torch_geometric diffusers peft accelerate lightning pytorch-lightning lightning-utilities \
   torchmetrics torchdiffeq scipy psutil xxhash requests urllib3 charset_normalizer certifi importlib_metadata zipp \
   aiohttp multidict yarl propcache aiosignal frozenlist aiohappyeyeballs attrs setuptools
+# What each subject found, from which docs/compatibility.md is written. A third runs with the default backend as well.
+FOUND := .venv-libraries/found
 libraries: $(STAMP)
 	test -x .venv-libraries/bin/python || cp -a $(VENV) .venv-libraries
 	.venv-libraries/bin/python -m pip install --quiet --no-deps $(LIBRARIES)
-	.venv-libraries/bin/python -m tests.conformance libraries
+	rm -rf $(FOUND) && mkdir -p $(FOUND)
+	-for subject in foregrad torch-fullgraph torch-default; do \
+	  .venv-libraries/bin/python -m tests.conformance libraries --jobs $(WORKERS) --subject $$subject --results $(FOUND)/$$subject; done
+	-.venv-libraries/bin/python -m tests.conformance libraries --jobs $(WORKERS) --subject foregrad-default --sample 3
+	.venv-libraries/bin/python -m tests.conformance.compatibility $(foreach subject,foregrad torch-fullgraph torch-default,$(subject)=$(FOUND)/$(subject))
 
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py

@@ -24,6 +24,7 @@ if _TYPE_CHECKING:
     from foregrad.api.compile import compile
     from foregrad.api.configure import configure
     from foregrad.api.explain import explain
+    from foregrad.api.python import python
     from foregrad.api.step import step
     from foregrad.cache.serialize.artifact import load
     from foregrad.cache.store.cache import Cache
@@ -47,6 +48,7 @@ __all__ = [
     "configure",
     "explain",
     "load",
+    "python",
     "step",
 ]
 
@@ -59,6 +61,7 @@ _HOMES = {
     "configure": "api.configure",
     "explain": "api.explain",
     "load": "cache.serialize.artifact",
+    "python": "api.python",
     "step": "api.step",
 }
 

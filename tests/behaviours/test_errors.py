@@ -84,7 +84,7 @@ READS_DATA = {
 def test_reading_data_is_refused_with_the_line_and_the_value(fn, make):
     text, value = READS_DATA[fn]
     with pytest.raises(fg.CaptureError) as caught:
-        compiled(fn)(make(4))
+        compiled(fn, questions="error")(make(4))
     message = str(caught.value)
     assert re.search(location(fn, text), message), message
     assert value in message
@@ -96,13 +96,7 @@ def test_capture_refuses_as_compile_does(fn):
         fg.capture(fn, torch.randn(4))
 
 
-class Box:
-    def __init__(self, value):
-        self.value = value
-
-
 UNSUPPORTED = {
-    "an object twice": lambda x: [Box(x * 3)] * 2,
     "a generator": lambda x: (x * k for k in range(2)),
     "a set of tensors": lambda x: {x * 2},
     "a function over a tensor": lambda x: lambda y=x * 2: y,
@@ -113,7 +107,7 @@ UNSUPPORTED = {
 def test_an_unsupported_output_is_refused_by_its_type(fn):
     with pytest.raises(fg.CaptureError) as caught:
         compiled(fn)(leaf(2))
-    assert re.search("Box|generator|set|function", str(caught.value))
+    assert re.search("generator|set|function", str(caught.value))
 
 
 # What cannot be put down to one line inside the function is put down to its definition
@@ -238,7 +232,7 @@ def test_every_error_is_a_foregrad_error():
 
 
 def test_a_refused_function_can_be_called_again_and_others_are_not_harmed():
-    f, g = compiled(branch), compiled(lambda x: x * 2)
+    f, g = compiled(branch, questions="error"), compiled(lambda x: x * 2)
     for _ in range(2):
         with pytest.raises(fg.CaptureError):
             f(torch.randn(2))

@@ -278,6 +278,39 @@ def test_a_view_that_was_written_and_gets_data_of_another_geometry_is_refused():
     assert_refused(f, (x, x[0::2]), at="y.data =")
 
 
+NOT_FOLLOWED = {
+    "a write to another view": lambda y, view: view.mul_(2),
+    "another view changes its geometry": lambda y, view: view.transpose_(0, 1),
+    "a write": lambda y, view: y.mul_(2),
+    "a change of its geometry": lambda y, view: y.t_(),
+    "a write past autograd": lambda y, view: y.detach().mul_(2),
+}
+
+
+@pytest.mark.parametrize("change", NOT_FOLLOWED)
+def test_a_view_gets_data_of_another_geometry_after_what_autograd_does_not_follow(change):
+    def f(y):
+        view = y.view(4, 3)
+        with torch.no_grad():
+            NOT_FOLLOWED[change](y, view)
+        y.data = y.data * 2
+        return y * 1
+
+    assert_refused(f, ((leaf(4, 4) * 1)[1:],), at="y.data =")
+
+
+@same_as_eager
+def test_a_view_gets_data_of_another_geometry_after_nothing(wrap):
+    def f(y):
+        y.data = y.data * 2
+        return y * 1
+
+    x = leaf(4, 4)
+    y = (x * 1)[1:]
+    out = wrap(f)(y)
+    return out, torch.autograd.grad([out, y], x, [torch.ones(3, 4), torch.arange(12.0).view(3, 4)])
+
+
 @pytest.mark.parametrize("is_input", [True, False])
 def test_a_view_made_under_no_grad_that_is_told_to_require_a_gradient_is_refused(is_input):
     """It requires one before, as its base does, and gets none; then it gets its own, which was lost."""

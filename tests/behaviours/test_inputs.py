@@ -344,6 +344,40 @@ def test_IN_8_an_input_that_shares_memory_grows():
     assert_same(f, lambda: (lambda x: (x, x[:2]))(torch.randn(4)), calls=2)
 
 
+def _or_else(x):
+    try:
+        return x.as_strided((4,), (1,)) * 2
+    except RuntimeError:
+        return x * 3
+
+
+REACHES_BEHIND = {
+    "as_strided": lambda x: x.as_strided((2, 2), (2, 1)),
+    "whose result nobody uses": lambda x: (x.expand(2, 2).as_strided((2, 2), (2, 1)), 7)[1],
+    "of a part": lambda x: x[1:].as_strided((3,), (1,)) * 2,
+    "as_strided_": lambda x: x.as_strided_((4,), (1,)) * 2,
+    "set_": lambda x: torch.empty(0).set_(x, 0, (4,), (1,)) * 2,
+    "where an error is caught": _or_else,
+}
+
+
+@pytest.mark.parametrize("way", REACHES_BEHIND)
+def test_reaching_into_memory_behind_an_input_is_refused(way):
+    given = torch.arange(4.0)[:2]
+    assert_refused(REACHES_BEHIND[way], (given,), at="set_" if way == "set_" else "as_strided")
+    with pytest.raises(fg.CaptureError, match="memory behind a tensor"):
+        compiled(REACHES_BEHIND[way])(given)
+
+
+def test_memory_that_is_not_there_is_an_error_as_in_eager():
+    with pytest.raises(RuntimeError, match="out of bounds for storage"):
+        compiled(lambda x: x.as_strided((5,), (1,)))(torch.arange(4.0)[:2])
+
+
+def test_memory_before_an_input_can_be_read():
+    assert_same(lambda x: x.as_strided((3,), (1,), 0) * 2, lambda: (torch.arange(4.0)[2:],))
+
+
 def test_IN_8_growing_into_memory_that_is_there_already_is_refused():
     def f(x):
         return x.resize_(4) * 2

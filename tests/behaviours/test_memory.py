@@ -60,7 +60,7 @@ READS = {
 @pytest.mark.parametrize("name", READS)
 def test_a_read_is_refused_with_its_line(name):
     with pytest.raises(fg.CaptureError, match="test_memory"):
-        compiled(READS[name])(X.clone())
+        compiled(READS[name], questions="error")(X.clone())
 
 
 def test_a_refusal_names_the_call():

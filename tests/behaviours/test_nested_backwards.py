@@ -81,3 +81,13 @@ def test_gradients_that_leaves_hold_already_are_added_to(wrap):
     run(start * 2)[1].backward()
     run(start * 2)[1].backward()
     return grads_of(start, *model.parameters())
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+@same_as_eager
+def test_a_result_beside_a_backward_that_runs_another_one(wrap, way, used):
+    module, x, w = nn.Linear(4, 4), leaf(5, 4), leaf(4)
+    results = wrap(lambda x: (WAYS[way](module, x), x * w))(x)
+    sum(results[place].sum() for place in used).backward()
+    return results, grads_of(x, w, *module.parameters())

@@ -143,3 +143,16 @@ def test_TAN_4_an_output_as_its_own_tangent(wrap):
     out = wrap(lambda t: t.exp())(x)
     out.backward(out.detach())
     return grads_of(x)
+
+
+@pytest.mark.parametrize(
+    "pointwise", ["softplus", "hardswish", "hardtanh", "hardsigmoid", "elu", "celu", "mish", "gelu", "logsigmoid"]
+)
+def test_a_gradient_whose_dimensions_lie_in_another_order(pointwise):
+    """The kernel's result is laid out as the gradient is, where torch's fake one is laid out as the input."""
+
+    def function(x):
+        y = getattr(torch.nn.functional, pointwise)(x.view(2, 6, 4))
+        return (y.transpose(1, 2) * torch.arange(48.0).view(2, 4, 6)).sum()
+
+    assert_same(function, lambda: (leaf(12, 4),))

@@ -453,3 +453,33 @@ def test_a_trace_of_torchs_own_in_another_thread_is_no_change():
         thread.join()
     again(x)
     assert len(again.captures) == 1
+
+
+def derivatives(f, start, used):
+    """Three derivatives, each of the one before."""
+    x = start.clone().requires_grad_()
+    value, found = f(x)[used].sum(), []
+    for _ in range(3):
+        found += torch.autograd.grad(value, x, create_graph=True)
+        value = found[-1].sum()
+    return found
+
+
+def test_backwards_of_one_call_are_recorded_one_at_a_time():
+    def f(x):
+        y = x.sin() * x.exp()
+        return y.sum(), y.cos(), y * x
+
+    def work(run, used):
+        start = torch.arange(5.0)
+        for ours, theirs in zip(derivatives(run, start, used), derivatives(f, start, used), strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(5):
+            run = compiled(f)
+            in_threads(*(lambda run=run, used=used: work(run, used) for used in range(3)))
+    finally:
+        sys.setswitchinterval(interval)

@@ -30,7 +30,7 @@ BRANCH = """
             return -y
 
     def test_model():
-        model = fg.compile(Model(), backend="eager")
+        model = fg.compile(Model(), backend="eager", questions="error")
         model(torch.ones(2, 3))
 """
 
@@ -84,7 +84,7 @@ def test_a_refusal_inside_a_library_names_the_users_line_too():
     def mean(x):
         return statistics.fmean(x)
 
-    lines = refused(fg.compile(mean, backend="eager"), torch.ones(3))
+    lines = refused(fg.compile(mean, backend="eager", questions="error"), torch.ones(3))
     at, called = [line for line in lines if line.startswith(("  at ", "  called at "))]
     assert "statistics.py" in at
     assert called == f"  called at {__file__}:{mean.__code__.co_firstlineno + 1} in mean"
@@ -123,7 +123,10 @@ def test_an_error_that_the_function_chains_keeps_its_cause():
     ],
 )
 def test_what_asks_for_data_is_named(function, name):
-    assert f"`{name}` of a tensor f32[2]" in refused(fg.compile(function, backend="eager"), torch.ones(2))[-3]
+    assert (
+        f"`{name}` of a tensor f32[2]"
+        in refused(fg.compile(function, backend="eager", questions="error"), torch.ones(2))[-3]
+    )
 
 
 def test_a_tensor_on_the_wrong_device_is_named_with_its_device():
@@ -181,5 +184,5 @@ def test_a_cell_of_a_notebook_is_the_users():
     cell = "def cell(x):\n    y = x * 2\n    return y if y.sum() > 0 else x\n"
     scope = {}
     exec(compile(cell, "<cell 3>", "exec"), scope)
-    lines = refused(fg.compile(scope["cell"], backend="eager"), torch.ones(2))
+    lines = refused(fg.compile(scope["cell"], backend="eager", questions="error"), torch.ones(2))
     assert lines[-2] == "  at <cell 3>:3 in cell"

@@ -1,10 +1,13 @@
-"""`python -m tests.conformance [ops|modules|architectures|libraries|all]`: run sweeps and print what they found.
+"""`python -m tests.conformance [ops|modules|architectures|libraries|transformers|all]`: run sweeps and print what they
+found.
 
-`all` leaves out libraries, which `make libraries` installs.
+`all` leaves out libraries, which `make libraries` installs. `libraries` includes `transformers`.
 """
 
 import argparse
+import dataclasses
 import fnmatch
+import json
 import multiprocessing
 import sys
 import time
@@ -25,14 +28,21 @@ from .judge import Compile, Result, Status, Sweep
 
 TIME_LIMIT = 180
 SWEEPS = ("ops", "modules", "architectures")
-SUBJECTS = {"foregrad": judge.foregrad, "eager": judge.eager}
+TOGETHER = {"all": SWEEPS, "libraries": ("libraries", "transformers")}
+SUBJECTS = {
+    "foregrad": judge.foregrad,
+    "foregrad-default": judge.foregrad_default,
+    "torch-fullgraph": judge.torch_fullgraph,
+    "torch-default": judge.torch_default,
+    "eager": judge.eager,
+}
 
 
 def main() -> int:
     options = _parse()
     console = Console()
     results: list[Result] = []
-    for title in SWEEPS if options.sweep == "all" else (options.sweep,):
+    for title in TOGETHER.get(options.sweep, (options.sweep,)):
         started = time.monotonic()
         results += _run(_sweep(title), options, console)
         console.print(f"{title}: {time.monotonic() - started:.0f} s")
@@ -46,12 +56,13 @@ def main() -> int:
 
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
-    parser.add_argument("sweep", nargs="?", default="all", choices=(*SWEEPS, "libraries", "all"))
+    parser.add_argument("sweep", nargs="?", default="all", choices=(*SWEEPS, "libraries", "transformers", "all"))
     parser.add_argument("--only", metavar="NAME", help="a name or a pattern such as 'nn.functional.*'")
     parser.add_argument("--sample", metavar="N", type=int, default=1, help="every Nth name")
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="worker processes")
     parser.add_argument("--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness")
     parser.add_argument("--dynamic", action="store_true", help="let all sizes of arguments vary")
+    parser.add_argument("--results", metavar="FILE", help="add a line of JSON for each result")
     return parser.parse_args()
 
 
@@ -63,6 +74,8 @@ def _sweep(title: str) -> Sweep:
         from .modules import SWEEP
     elif title == "libraries":
         from .libraries import SWEEP
+    elif title == "transformers":
+        from .transformers_models import SWEEP
     else:
         from .architectures import SWEEP
     return SWEEP
@@ -88,16 +101,25 @@ def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Re
         task = progress.add_task("", total=len(names))
         for name, found in run:
             results += found
+            if options.results:
+                _keep(found, options.results)
             progress.update(task, advance=1, description=escape(name))
     return sorted(results, key=lambda result: (result.group, result.name))
+
+
+def _keep(found: list[Result], path: str) -> None:
+    with open(path, "a") as file:
+        file.writelines(json.dumps(dataclasses.asdict(result)) + "\n" for result in found)
 
 
 def check(title: str, name: str, compile_fn: Compile) -> list[Result]:
     """Check one name on one thread, so that sums have one order."""
     torch.set_num_threads(1)
+    started = time.monotonic()
     with warnings.catch_warnings(), judge.time_limit(TIME_LIMIT):
         warnings.simplefilter("ignore")
-        return list(_sweep(title).check(name, compile_fn))
+        found = list(_sweep(title).check(name, compile_fn))
+    return [dataclasses.replace(result, seconds=time.monotonic() - started) for result in found]
 
 
 def _in_turn(title: str, names: tuple[str, ...], compile_fn: Compile) -> Iterator[tuple[str, list[Result]]]:

@@ -35,6 +35,7 @@ class Result:
     reason: str = ""
     num_compared: int = 0
     excluded: tuple[str, ...] = ()
+    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,16 @@ class Trial:
     start: Callable[[Compile], Callable[[int], Seen]]
     code: CodeType
     is_close_enough: bool = False  # gradients are compared to rounding, in any layout
+    seeds: tuple[int, ...] = SEEDS
+    repeated: tuple[int, ...] = (1,)  # calls that a capture was made for earlier
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a subject is allowed."""
+
+    may_round: bool
+    may_run_again: bool
 
 
 @dataclass(frozen=True)
@@ -82,12 +93,43 @@ DYNAMIC: list[Any] = []
 """What was compiled so, in this process."""
 
 
+def foregrad_default(target: Any) -> Any:
+    """With the backend that users get."""
+    import foregrad as fg
+
+    return fg.compile(target)
+
+
+def torch_fullgraph(target: Any) -> Any:
+    """torch.compile that may not break the graph, without a compiler: what counts is what can be captured."""
+    return _torch_compile(target, fullgraph=True)
+
+
+def torch_default(target: Any) -> Any:
+    """torch.compile as it is: where it cannot capture, it runs Python in between."""
+    return _torch_compile(target, fullgraph=False)
+
+
+def _torch_compile(target: Any, *, fullgraph: bool) -> Any:
+    import torch
+
+    torch._dynamo.reset()
+    return torch.compile(target, backend="aot_eager", fullgraph=fullgraph)
+
+
+ROUNDING = (foregrad_default, torch_fullgraph, torch_default)
+"""These may round otherwise than eager, and return results in other layouts."""
+MAY_RUN_AGAIN = (eager, torch_fullgraph, torch_default)
+"""For these a call may enter the Python code that was captured."""
+
+
 def judge(group: str, name: str, trials: Iterable[Trial], compile_fn: Compile) -> Result:
     """The first failure, else the first refusal, else passed. A target is compiled once for its trials."""
-    is_compiled, compile_once = compile_fn is not eager, functools.cache(compile_fn)
+    compile_once = functools.cache(compile_fn)
+    rules = Rules(compile_fn in ROUNDING, compile_fn in MAY_RUN_AGAIN)
     num_compared, excluded, refusals = 0, [], []
     for trial in trials:
-        status, reason = _judge_trial(trial, compile_once, is_compiled)
+        status, reason = _judge_trial(trial, compile_once, rules)
         reason = f"{trial.label}: {reason}"
         if status is Status.FAILED:
             return Result(group, name, status, reason, num_compared, tuple(excluded))
@@ -119,15 +161,16 @@ def time_limit(seconds: int) -> Iterator[None]:
         raise TimeoutError(f"no answer within {seconds} s")
 
     previous = signal.signal(signal.SIGALRM, stop)
-    signal.alarm(seconds)
+    # Again and again: what the first one ends may be one of several trials.
+    signal.setitimer(signal.ITIMER_REAL, seconds, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
 
 
-def _judge_trial(trial: Trial, compile_fn: Compile, is_compiled: bool) -> tuple[Status, str]:
+def _judge_trial(trial: Trial, compile_fn: Compile, rules: Rules) -> tuple[Status, str]:
     try:
         expected, again = _calls(trial, eager), _calls(trial, eager)
     except Exception as error:
@@ -136,19 +179,19 @@ def _judge_trial(trial: Trial, compile_fn: Compile, is_compiled: bool) -> tuple[
         if found := difference(one, other):
             return Status.EXCLUDED, f"eager differs from itself: {found}"
     try:
-        return _compare(trial, expected, compile_fn, is_compiled)
+        return _compare(trial, expected, compile_fn, rules)
     except Exception as error:
         return (Status.REFUSED if _is_refusal(error) else Status.FAILED), _brief(error)
 
 
-def _compare(trial: Trial, expected: list[Seen], compile_fn: Compile, is_compiled: bool) -> tuple[Status, str]:
+def _compare(trial: Trial, expected: list[Seen], compile_fn: Compile, rules: Rules) -> tuple[Status, str]:
     call = trial.start(compile_fn)
-    for turn, (seed, seen) in enumerate(zip(SEEDS, expected, strict=True)):
+    for turn, (seed, seen) in enumerate(zip(trial.seeds, expected, strict=True)):
         with _entries(trial.code) as entries:
             actual = call(seed)
-        if found := difference(seen, actual, is_close_enough=trial.is_close_enough):
+        if found := difference(seen, actual, is_close_enough=trial.is_close_enough, is_rounded=rules.may_round):
             return Status.FAILED, f"call {turn + 1}: {found}"
-        if turn and entries and is_compiled:
+        if turn in trial.repeated and entries and not rules.may_run_again:
             return (
                 Status.FAILED,
                 "not compiled: a second call with equal arguments ran the Python code again",
@@ -158,7 +201,7 @@ def _compare(trial: Trial, expected: list[Seen], compile_fn: Compile, is_compile
 
 def _calls(trial: Trial, compile_fn: Compile) -> list[Seen]:
     call = trial.start(compile_fn)
-    return [call(seed) for seed in SEEDS]
+    return [call(seed) for seed in trial.seeds]
 
 
 @contextlib.contextmanager
@@ -179,6 +222,8 @@ def _entries(code: CodeType) -> Iterator[list[str]]:
 
 
 def _is_refusal(error: Exception) -> bool:
+    if type(error).__module__ == "torch._dynamo.exc":
+        return True
     module = sys.modules.get("foregrad")
     return module is not None and isinstance(error, module.CaptureError)
 

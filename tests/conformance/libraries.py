@@ -12,7 +12,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from . import torchvision_kernels
 from .judge import Compile, Result, Status, Sweep, Trial, judge
+from .loops import LOOPS as WHOLE_LOOPS
 from .modules import see_training_call
 from .observe import Seen, see
 
@@ -32,10 +34,10 @@ def check(name: str, compile_fn: Compile) -> Iterator[Result]:
     if importlib.util.find_spec(library) is None:
         yield Result("libraries", name, Status.EXCLUDED, f"{library} is not installed")
         return
+    torchvision_kernels.stand_in()
     if name in LOOPS:
         trial = Trial("training", functools.partial(_start_loop, LOOPS[name]), _start_loop.__code__)
     else:
-        _stand_in_for_torchvisions_kernels()
         trial = Trial(
             "training", functools.partial(_start_model, MODELS[name]), type(MODELS[name]()[0]).forward.__code__
         )
@@ -59,15 +61,6 @@ def _start_loop(run: Callable[[Compile], Any], compile_fn: Compile) -> Callable[
     return call
 
 
-@functools.cache
-def _stand_in_for_torchvisions_kernels() -> torch.library.Library:
-    """timm imports torchvision, whose wheel has kernels for CUDA alone; no model here runs them."""
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for name in ("nms", "qnms"):
-        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    return library
-
-
 # timm
 
 
@@ -84,6 +77,8 @@ _TIMM = (
     *("test_nfnet", "test_resnet", "test_vit", "test_vit2", "test_vit3", "test_vit4", "test_vit_relpos", "resnet18"),
     *("mobilenetv3_small_050", "efficientnet_b0", "convnext_atto", "vit_tiny_patch16_224", "regnetx_002", "levit_128s"),
     *("mixer_s32_224", "xcit_nano_12_p16_224", "pvt_v2_b0", "edgenext_xx_small", "repvgg_a0", "poolformer_s12"),
+    *("mobilenetv2_050", "ghostnet_050", "mobilevit_xxs", "efficientformer_l1", "fastvit_t8", "inception_next_tiny"),
+    *("visformer_tiny", "densenet121", "dla34"),
 )
 MODELS |= {f"timm {name}": functools.partial(_timm, name) for name in _TIMM}
 
@@ -101,6 +96,36 @@ def _geometric(name: str, *args: Any, **kwargs: Any) -> Made:
     return getattr(torch_geometric.nn, name)(*args, **kwargs), _graph(), {}
 
 
+class _Forces(nn.Module):
+    """An energy, and what it pulls each atom with."""
+
+    def __init__(self, energy: nn.Module) -> None:
+        super().__init__()
+        self.energy = energy
+
+    def forward(self, atoms: torch.Tensor, position: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        position = position.detach().requires_grad_()
+        energy = self.energy(atoms, position).sum()
+        (slope,) = torch.autograd.grad(energy, position, create_graph=True)
+        return energy, -slope
+
+
+def _every_pair(position: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which atoms see each other: torch_geometric's own choice needs kernels of another package."""
+    count = position.shape[0]
+    first = torch.arange(count).repeat_interleave(count - 1)
+    second = torch.cat([torch.cat([torch.arange(i), torch.arange(i + 1, count)]) for i in range(count)])
+    return torch.stack([first, second]), (position[first] - position[second]).norm(dim=-1)
+
+
+def _force_field() -> Made:
+    import torch_geometric.nn
+
+    sizes = {"hidden_channels": 16, "num_filters": 16, "num_interactions": 2, "num_gaussians": 8}
+    model = torch_geometric.nn.SchNet(**sizes, interaction_graph=_every_pair)
+    return _Forces(model), (torch.tensor([6, 1, 1, 1, 8]), torch.randn(5, 3)), {}
+
+
 MODELS |= {
     "torch_geometric GCNConv": lambda: _geometric("GCNConv", 8, 4),
     "torch_geometric GATConv": lambda: _geometric("GATConv", 8, 4, heads=2),
@@ -111,6 +136,9 @@ MODELS |= {
     "torch_geometric TAGConv": lambda: _geometric("TAGConv", 8, 4),
     "torch_geometric EdgeConv": lambda: _geometric("EdgeConv", nn.Linear(16, 4)),
     "torch_geometric GIN": lambda: _geometric("GIN", 8, 16, 2, 4),
+    "torch_geometric GCN": lambda: _geometric("GCN", 8, 16, 2, 4, dropout=0.1),
+    "torch_geometric GAT": lambda: _geometric("GAT", 8, 16, 2, 4, heads=2, dropout=0.1),
+    "torch_geometric SchNet with forces": lambda: _force_field(),
 }
 
 
@@ -214,6 +242,9 @@ def _lightning(compile_fn: Compile, *, forward: bool) -> Any:
             self.losses.append(loss.detach())
             return loss
 
+        def validation_step(self, batch: Any, index: int) -> None:
+            self.losses.append(F.binary_cross_entropy_with_logits(self(batch[0]), batch[1]))
+
         def configure_optimizers(self) -> Any:
             optimizer = torch.optim.Adam(self.parameters(), 1e-2)
             return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1)}
@@ -223,7 +254,9 @@ def _lightning(compile_fn: Compile, *, forward: bool) -> Any:
     if forward:
         model.forward = compile_fn(model.forward)  # type: ignore[method-assign]
     quiet = {"enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
-    lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, **quiet).fit(model, _batches(shuffle=True))
+    lightning.Trainer(max_epochs=2, accelerator="cpu", logger=False, **quiet).fit(
+        model, _batches(shuffle=True), _batches()
+    )
     return model.losses, dict(model.state_dict())
 
 
@@ -276,7 +309,7 @@ def _ode(compile_fn: Compile, *, solver: str, method: str) -> Any:
     return losses, dict(field.state_dict())
 
 
-LOOPS |= {
+LOOPS |= WHOLE_LOOPS | {
     "lightning a compiled network": functools.partial(_lightning, forward=False),
     "lightning a compiled forward": functools.partial(_lightning, forward=True),
     "accelerate compiled, then prepared": functools.partial(_accelerate, prepared=False),

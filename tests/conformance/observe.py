@@ -103,13 +103,17 @@ def see_call(call: Callable[..., Any], args: Any, kwargs: Any, *, seed: int) -> 
     return output, seen
 
 
-def difference(expected: Seen, actual: Seen, *, is_close_enough: bool = False) -> str | None:
-    """The first difference in words, or None. Gradients may be close enough: equal to rounding, in any layout."""
+ROUNDED = ("output", "gradient", "state", "buffer", "after training")
+
+
+def difference(expected: Seen, actual: Seen, *, is_close_enough: bool = False, is_rounded: bool = False) -> str | None:
+    """The first difference in words, or None. What may be close enough is equal to rounding, in any layout."""
+    rounded = ROUNDED if is_rounded else ("gradient",) if is_close_enough else ()
     for label in expected.keys() | actual.keys():
         if label not in actual or label not in expected:
             return f"{label}: expected {expected.get(label, 'none')}, got {actual.get(label, 'none')}"
     for label, left in expected.items():
-        if is_close_enough and label.startswith("gradient") and _is_close(left, actual[label]):
+        if label.startswith(rounded) and _is_close(left, actual[label]):
             continue
         if found := _value_difference(left, actual[label]):
             return f"{label}: {found}"

@@ -6,6 +6,7 @@ import pytest
 
 from . import judge
 from .__main__ import check
+from .compatibility import page
 from .judge import Status
 from .modules import names as module_names
 from .ops import names as op_names
@@ -34,6 +35,28 @@ def test_a_module_does_what_eager_does(name: str) -> None:
 @pytest.mark.parametrize("name", ["GPT2", "BERT"])
 def test_an_architecture_trains_as_in_eager(name: str) -> None:
     assert_conforms("architectures", name)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+def test_a_class_of_transformers_with_a_configuration_made_from_its_name_trains_as_in_eager() -> None:
+    assert_conforms("transformers", "image-classification ViTForImageClassification")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("transformers") is None, reason="transformers is not installed")
+@pytest.mark.parametrize("name", ["causal-lm LlamaForCausalLM", "seq2seq-lm T5ForConditionalGeneration"])
+def test_a_small_configuration_trains_in_eager(name: str) -> None:
+    (result,) = check("transformers", name, judge.eager)
+    assert (result.status, result.num_compared) == (Status.PASSED, 2), result.reason
+
+
+def test_a_page_counts_what_all_have_tried() -> None:
+    def found(**statuses):
+        return {("task", name): {"status": status, "reason": "why"} for name, status in statuses.items()}
+
+    text = page({"ours": found(A="passed", B="refused", C="passed"), "theirs": found(A="refused", B="passed")})
+    assert "| task | 2 | 1, 1, 0 | 1, 1, 0 |" in text
+    assert "- 1, refused: why\n  task B" in text
 
 
 def test_the_harness_finds_a_wrong_value() -> None:

@@ -35,7 +35,9 @@ from tests.fuzz.program import FuzzProgram, Scenario
 REFUSED = "refused: "
 DOCUMENTED = "documented: "
 FINE = (REFUSED, DOCUMENTED)
-SEEDS = (101, 202)
+SEEDS = (101, 202, 303)
+#: Calls that are each finished before the next, by their data.
+NUMBERS = {"once": (1,), "twice": (1, 2), "many": (1, 2, 1, 3, 2, 3, 1)}
 
 
 def check(
@@ -115,7 +117,7 @@ def transcript(program: FuzzProgram, scope: dict[str, Any], fn: Callable, refusa
         for call in calls:
             run.finish(call)
     else:
-        for number in (1, 2) if program.scenario.calls == "twice" else (1,):
+        for number in NUMBERS[program.scenario.calls]:
             run.finish(run.call(number))
     if not run.has_raised:
         run.entries.append(Entry("next random number", torch.rand(()).item()))
@@ -195,7 +197,7 @@ class Run:
 
     def observe(self, call: Call, when: str) -> None:
         tensors = call.tensors()
-        plain = {name: value for name, value in call.outputs.items() if not isinstance(value, torch.Tensor)}
+        plain = {name: repr(value) for name, value in call.outputs.items() if not isinstance(value, torch.Tensor)}
         self.entries.append(Entry(f"{when}: outputs", [*call.outputs, plain]))
         self.entries.append(Entry(f"{when}: identity", groups(tensors, id)))
         self.entries.append(Entry(f"{when}: sharing", groups(tensors, lambda t: t.untyped_storage()._cdata)))

@@ -100,7 +100,7 @@ def render(statements: Iterable[Statement]) -> str:
     for blocks, group in itertools.groupby(statements, key=lambda s: s.blocks):
         for depth, block in enumerate(blocks):
             lines.append("    " * depth + f"with {block}:")
-        lines += ["    " * len(blocks) + statement.text for statement in group]
+        lines += [textwrap.indent(statement.text, "    " * len(blocks)) for statement in group]
     return "\n".join(lines)
 
 
@@ -121,6 +121,8 @@ CONTAINERS = {
 }
 
 HEADER = """\
+import math
+
 import torch
 
 generator = torch.Generator()
@@ -194,6 +196,48 @@ class Viewed(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         return gradient * 5
+
+""",
+    "halved": """\
+def halved(x, limit):
+    times = 0
+    while x.abs().sum() > limit and times < 5:
+        x, times = x * 0.5, times + 1
+    return x
+
+""",
+    "grown": """\
+def grown(x, limit):
+    for _ in range(3):
+        if x.mean().item() > limit:
+            break
+        x = x + 0.3
+    return x
+
+""",
+    "Branches": """\
+class Branches(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.is_positive = bool(x.sum() > 0.5)
+        return x * 3 if ctx.is_positive else x.sin()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 2 if ctx.is_positive else gradient
+
+""",
+    "Chooses": """\
+class Chooses(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x.mean().item()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        (x,) = ctx.saved_tensors
+        return gradient * 2 if x.sum() > 0.5 else gradient.cos()
 
 """,
     "Written": """\

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,8 +12,11 @@ import torch
 class Scope:
     """Live variables of the program under construction, and the choices made from them."""
 
-    def __init__(self, rng: random.Random, values: dict[str, Any], names: list[str]):
+    def __init__(
+        self, rng: random.Random, values: dict[str, Any], names: list[str], others: Sequence[dict[str, Any]] = ()
+    ):
         self.rng, self.values, self.names = rng, values, names
+        self.everywhere = (values, *others)  # the same variables for other data
 
     def new(self) -> str:
         return f"v{sum(name.startswith('v') for name in self.names)}"

@@ -8,7 +8,7 @@ from tests.fuzz.check import FINE
 from tests.fuzz.generate import program
 from tests.fuzz.run import with_foregrad
 
-SEEDS = {"views": 300, "draws": 60}
+SEEDS = {"views": 300, "draws": 60, "questions": 100}
 CHUNK = 20
 
 

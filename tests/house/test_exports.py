@@ -22,6 +22,7 @@ PUBLIC = [
     "configure",
     "explain",
     "load",
+    "python",
     "step",
 ]
 

@@ -11,7 +11,7 @@ from tests.house.source import ROOT, modules
 
 PAGE = (ROOT / "docs" / "options.md").read_text()
 SETTINGS = ["keep_freed_memory", "lazy_dynamo"]
-COMMON = ["backend", "passes", "rng", "regions", "dynamic", "cache", "progress"]
+COMMON = ["backend", "passes", "rng", "regions", "dynamic", "questions", "python", "refused", "cache", "progress"]
 
 #: Where the whole environment is handed on, changed for a while, or is an object that the user's code has read.
 ELSEWHERE = {
@@ -23,8 +23,8 @@ ELSEWHERE = {
 
 def test_compile_and_step_have_these_options():
     assert options_of(fg.compile) == COMMON
-    assert sorted(options_of(fg.step)) == sorted([*COMMON, "python"])
-    named = ["backend", "passes", "shows_progress", "cache", "dynamic"]
+    assert sorted(options_of(fg.step)) == sorted(COMMON)
+    named = ["backend", "passes", "shows_progress", "cache", "questions", "refused", "python", "dynamic"]
     assert [field.name for field in fields(Options)] == named
 
 
@@ -34,7 +34,7 @@ def test_configure_has_these_options():
 
 def test_the_page_has_every_option_and_variable():
     rows = {line.split("`")[1] for line in PAGE.splitlines() if line.startswith("| `")}
-    assert rows == {*COMMON, "python", *SETTINGS} | {variable.name for variable in environment.OWN}
+    assert rows == {*COMMON, *SETTINGS} | {variable.name for variable in environment.OWN}
     assert all(f"| `{variable.name}` | {variable.says} |" in PAGE for variable in environment.OWN)
     assert all(f"`{variable.name}`" in PAGE for variable in environment.OF_OTHERS)
 

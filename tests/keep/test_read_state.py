@@ -6,6 +6,7 @@ import datetime
 import decimal
 import functools
 import itertools
+import logging
 import random
 import struct
 import time
@@ -253,3 +254,36 @@ def test_what_an_object_holds_in_c_is_compared_or_in_doubt(make):
     """Such an object may hang at a module of Python's, where a user has put it."""
     one, other = Fingerprints(frozenset()), Fingerprints(frozenset())
     assert one.of(make(3), "json.z") != other.of(make(4), "json.z") or (one.doubts and other.doubts)
+
+
+def line():
+    """A number that no key sees."""
+    try:
+        raise KeyError
+    except KeyError as error:
+        return error.__traceback__.tb_lineno
+
+
+class ByMethod:
+    def scale(self):
+        return line()
+
+
+HOLDERS = {
+    "attribute of a logger": lambda patch: patch.setattr(logging.root, "scale_of_mine", line, raising=False),
+    "method of an object": lambda patch: patch.setattr(logging.root, "scale_of_mine", ByMethod().scale, raising=False),
+    "partial": lambda patch: patch.setattr(logging.root, "scale_of_mine", functools.partial(line), raising=False),
+    "attribute of a module": lambda patch: patch.setattr(logging, "scale_of_mine", line, raising=False),
+}
+
+
+@pytest.mark.parametrize("holder", HOLDERS)
+def test_a_function_that_users_put_into_a_library_is_looked_at(holder, cache, monkeypatch):
+    HOLDERS[holder](monkeypatch)
+    home = logging if holder == "attribute of a module" else logging.root
+
+    def scaled(x):
+        return x * home.scale_of_mine()
+
+    called(scaled, cache)
+    assert called(scaled, cache)[1].how != FOUND

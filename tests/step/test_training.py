@@ -303,7 +303,7 @@ def test_lbfgs_is_refused():
 def test_a_branch_on_the_loss_is_refused_with_its_line():
     model = mlp()
 
-    @fg.step(model, backend="eager")
+    @fg.step(model, backend="eager", questions="error")
     def step(x):
         loss = model(x).square().mean()
         return loss if loss.item() > 0 else -loss

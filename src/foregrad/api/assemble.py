@@ -22,7 +22,7 @@ from foregrad.program.program import Program
 from foregrad.record.freeze import traced
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.record.python.container_arguments import Edits
+from foregrad.record.python.result_forms import ResultForm
 from foregrad.record.trace import Trace
 from foregrad.regions.regions import region_notes
 from foregrad.runtime.call import CallWriter
@@ -30,6 +30,7 @@ from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.guards.assumptions import Assumptions
 from foregrad.runtime.guards.write_guards import GuardWriter
 from foregrad.runtime.options import Options
+from foregrad.runtime.questions import SharedPieces
 from foregrad.runtime.sentinels import MISS, PYTHON
 
 
@@ -43,17 +44,25 @@ def make_capture(
     reason: str,
     timings: Timings,
     origin: CaptureOrigin,
+    shared: SharedPieces,
 ) -> Capture:
-    """Compile a program, and write the call that guards and runs it."""
+    """Compile a program, and write the call that guards and runs it. Paths of one function have `shared` pieces."""
     sizes = captured.stage.recording.sizes
     source = Source(has_sizes=sizes is not None)
     source.namespace["MISS"] = MISS
     with claimed_halves(options.cache, program, options, origin) as halves:
-        with source.block("def call(args, kwargs):"):
-            guards = GuardWriter(assumptions_of(captured, program, args, kwargs), source)
+        known = ", known=None" if program.calling.questions else ""
+        with source.block(f"def call(args, kwargs{known}):"):
+            guards = GuardWriter(assumptions_of(captured, program, *captured.given.tree), source)
             guards.write()
-            known = (halves.forward, halves.backward)
-            compiled = CompiledStage(captured.stage, program, options, known, partial(_claimed, options, origin))
+            compiled = CompiledStage(
+                captured.stage,
+                program,
+                options,
+                (halves.forward, halves.backward),
+                partial(_claimed, options, origin),
+                shared,
+            )
             slots = [store.slot for store in captured.stage.stored]
             CallWriter(compiled, slots, guards.bound).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)
@@ -64,7 +73,7 @@ def make_capture(
     conditions = None if sizes is None else Conditions.of(sizes)
     return Capture(
         reason=reason,
-        call=with_edits(source.load("call"), captured.edits),
+        call=with_form(source.load("call"), captured.form),
         description=description,
         timings=timings,
         origin=halves.origin,
@@ -76,24 +85,32 @@ def make_capture(
         program_key=halves.key,
         conditions=conditions,
         does=captured.changes,
-        edits=captured.edits is not None,
+        not_kept=_not_kept(captured),
+        questions=program.calling.questions,
+        takes_numbers=bool(captured.given.numbers),
+        numbers=(*captured.varying_numbers, *captured.constants),
         once=tuple(str(change).strip() for change in captured.once),
     )
 
 
-def with_edits(call: Callable[[Any, Any], Any], edits: Edits | None) -> Callable[[Any, Any], Any]:
-    """A call that changes lists and dicts that it is given, as the function does."""
-    if edits is None:
+def with_form(call: Callable[..., Any], form: ResultForm | None) -> Callable[..., Any]:
+    """A call that returns what it was given, where the function does, and changes that as the function does."""
+    if form is None:
         return call
 
     @wraps(call)
-    def edited(args: Any, kwargs: Any) -> Any:
-        result = call(args, kwargs)
-        if result is not MISS:
-            edits.apply(args, kwargs)
-        return result
+    def formed(args: Any, kwargs: Any, *known: Any) -> Any:
+        values = call(args, kwargs, *known) if form.fits(args, kwargs) else MISS
+        return MISS if values is MISS else form.apply(args, kwargs, values)
 
-    return edited
+    return formed
+
+
+def _not_kept(captured: Captured) -> str:
+    """Why no file can hold a call: what its text does not say."""
+    if captured.form is not None:
+        return captured.form.why_special
+    return "it takes objects with tensors" if captured.given.opened else ""
 
 
 def _claimed(options: Options, origin: CaptureOrigin, program: Program) -> AbstractContextManager[CompiledHalves]:
@@ -146,5 +163,6 @@ def assumptions_of(captured: Captured, program: Program, args: Any, kwargs: Any)
         unread=frozenset(calling.replaced_grads.values()),
         declared=captured.declared,
         numbers=captured.numbers,
+        given=recording.numbers.given,
         sizes=recording.sizes,
     )

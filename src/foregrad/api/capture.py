@@ -3,37 +3,43 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
+from foregrad.api.captured import RaisedAfterEffects
 from foregrad.core.errors import CaptureError
+from foregrad.functionalize.solve import Solver
 from foregrad.process.forks import undivided
 from foregrad.process.garbage_collection import no_garbage_collection
 from foregrad.program.build import build
 from foregrad.program.program import Program
 from foregrad.record.differentiate import differentiate
 from foregrad.record.freeze import freeze
+from foregrad.record.lift.argument_objects import NO_NUMBERS, Before, GivenArguments
 from foregrad.record.lift.arguments import argument_names, bind_arguments, function_of, order_counts
 from foregrad.record.lift.declared_state import Container, Declared, StateStore, declare, leaves_in
 from foregrad.record.lift.input_names import give_names
 from foregrad.record.lift.locate import AsHolder, Location, Variable, generators, variables
 from foregrad.record.origins import definition
 from foregrad.record.python.called_modules import CalledModules, modes_of
-from foregrad.record.python.container_arguments import Edits
+from foregrad.record.python.container_arguments import Path
 from foregrad.record.python.executed_code import Executed
 from foregrad.record.python.grad_scaler import scaled_steps
+from foregrad.record.python.iterators import is_iterator
 from foregrad.record.python.module_attributes import ModuleAttributes
 from foregrad.record.python.native_code import refuse_native
 from foregrad.record.python.optimizers import only_declared
 from foregrad.record.python.random_numbers import Watched
+from foregrad.record.python.result_forms import ResultForm
 from foregrad.record.python.side_effects import PLAIN_OR_CONTAINER, AttributesOf, Change, EffectHolder, SideEffects
+from foregrad.record.questions import Question
 from foregrad.record.recording import Recording
 from foregrad.record.refusals import (
     changes_of,
-    edits_of,
     refuse_attributes,
     refuse_escaped,
     refuse_growth,
@@ -44,11 +50,12 @@ from foregrad.record.refusals import (
     refuse_made_up,
     refuse_sizes,
     refuse_stored,
+    refuse_types_of_numbers,
 )
 from foregrad.record.results import find_results
 from foregrad.record.stage import Stage
 from foregrad.record.symbols.dimensions import Dimensions, Sizes
-from foregrad.record.symbols.numbers import Expression
+from foregrad.record.symbols.numbers import Expression, ValueNeeded
 from foregrad.record.symbols.scalar_state import Mirror
 from foregrad.record.trace import Trace
 from foregrad.record.tracebacks import readable
@@ -73,10 +80,13 @@ class Captured:
     generators: tuple[Variable, ...]  # where those are kept that it draws from, if they are no arguments
     changes: tuple[Change, ...]  # what the function does in Python that a program does not repeat
     once: tuple[Change, ...]  # what it changes outside, so that the program holds for this call alone
-    edits: Edits | None  # of lists and dicts that it was given
+    given: GivenArguments
+    form: ResultForm | None  # of a result in which objects come back, and of what it changes in its arguments
     reads: ObservedReads  # what it read in Python
     keeps_order: bool  # it can tell the order of keyword arguments
     objects: UserObjects  # held as long as this is
+    refused: tuple[tuple[Path, str], ...] = ()  # numbers among the arguments that do not vary, though they should
+    constants: tuple[str, ...] = ()  # numbers among the arguments that stay as they are, and why
 
     @property
     def creates_state(self) -> bool:
@@ -89,7 +99,27 @@ class Captured:
         """Numbers that the program takes, or that the call stores or returns."""
         calling = self.program.calling
         kept = leaves_in([list(calling.stored), list(calling.results)])
-        return tuple(v for v in (*calling.inputs, *kept) if isinstance(v, Expression))
+        carried = self.stage.recording.numbers.carried
+        return tuple(v for v in (*calling.inputs, *kept, *carried) if isinstance(v, Expression))
+
+    @property
+    def values_needed(self) -> dict[Path, str]:
+        """Numbers among the arguments of which Python or an op had to know the value, and where."""
+        told = [one for one in self.stage.recording.numbers.told if type(one.value) is not bool]
+        given = [one for one in told if one.expression.is_given and one.expression.function is None]
+        return {one.expression.source: f"its value is needed {one.line}" for one in given}
+
+    @property
+    def varying_numbers(self) -> tuple[str, ...]:
+        """Which numbers among the arguments vary, in words."""
+        numbers = self.stage.recording.numbers
+        may = [
+            f"{one.text} may be any {type(one.value).__name__}"
+            for place, one in numbers.given.items()
+            if place not in self.values_needed
+        ]
+        told = [one for one in numbers.told if one.expression.is_given and one.expression.function is not None]
+        return (*may, *(f"as long as {one.in_words} ({one.line})" for one in told))
 
 
 def capture(target: Any, *args: Any, state: tuple[Any, ...] = (), **kwargs: Any) -> Program:
@@ -123,25 +153,161 @@ def capture_call(
     call: Callable[..., Any] | None = None,
     python: str | None = None,
     varying: Dimensions | None = None,
+    numbers: Mapping[Path, str] = NO_NUMBERS,
+    asks: bool | Sequence[Question] = False,
 ) -> Captured:
     """Capture one call; the real tensors are still held. `call` runs a module in a way of its own. `python` says that
-    the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols.
+    the call is a step, and whether what it changes in Python is refused. `varying` dimensions are symbols, and so are
+    `numbers` among the arguments, if that is possible. Where it `asks`, Python is told what the real arguments give; or
+    what these questions say, where the arguments have no data.
     """
+    run = functools.partial(_capture_call, target, args, kwargs, state, call, python, varying, numbers)
+    if asks is False:
+        return run(asks=False)
+    with suppress(_NeedsFloats, *(() if asks is True else (CaptureError,))):
+        return run(asks=asks)
+    return run(asks=asks, gives_floats=True)
+
+
+class _NeedsFloats(Exception):
+    """Something in C took no number that depends on data for a float, or the function raises a `TypeError` itself."""
+
+
+def _capture_call(
+    target: Any,
+    args: Any,
+    kwargs: Any,
+    state: tuple[Any, ...],
+    call: Callable[..., Any] | None,
+    python: str | None,
+    varying: Dimensions | None,
+    numbers: Mapping[Path, str],
+    *,
+    asks: bool | Sequence[Question],
+    gives_floats: bool = False,
+) -> Captured:
     with undivided(), no_garbage_collection(), no_dispatch_modes():
         if isinstance(target, torch.nn.Module):
             refuse_native(target)
-        objects = UserObjects(Watched(Executed()))
-        recording = Recording(objects, definition(function_of(target)[1]), Sizes(varying) if varying else None)
+        without = frozenset(map(id, state))
+        given = GivenArguments.of(args, kwargs, without=without, numbers=numbers)
+        before = Before(given)
+        capture_with = functools.partial(
+            _capture_with,
+            target,
+            before,
+            state=state,
+            call=call,
+            python=python,
+            varying=varying,
+            asks=asks,
+            gives_floats=gives_floats,
+        )
         try:
-            one = _prepare(recording, objects, target, args, kwargs, state, python)
-            try:
-                return _recorded(one, call or function_of(target)[0], args, kwargs)
-            except BaseException as error:
-                if isinstance(error, CaptureError) or python is not None or recording.sizes is not None:
-                    one.undo()
+            return _with_numbers(capture_with, given, before, without)
+        except BaseException as error:
+            before.put_back(all_of_it=isinstance(error, (CaptureError, RaisedAfterEffects, _NeedsFloats)))
+            if isinstance(error, CaptureError):
+                error.leaves_no_trace = not before.is_lost
+            raise
+
+
+def _with_numbers(
+    capture_with: Callable[[GivenArguments], Captured], given: GivenArguments, before: Before, without: frozenset[int]
+) -> Captured:
+    """A capture in which numbers vary; where that is refused, for the values of those that are to blame: those that the
+    error names, or else integers first."""
+    refused: dict[Path, str] = {}
+    while given.numbers:
+        try:
+            return replace(_captured(capture_with, given, before, without), refused=tuple(refused.items()))
+        except _NeedsFloats:
+            raise
+        except Exception as error:  # what the function itself raises, it raises below
+            if before.is_lost:
                 raise
-        finally:
-            recording.recorder.give_memory()
+            why = (str(error) or type(error).__name__).splitlines()[0]
+            before.put_back()
+            blamed = set(error.places) if isinstance(error, ValueNeeded) else set()
+        integers = {path for path, value in given.places_of_numbers() if type(value) is int} & given.numbers.keys()
+        blamed = (blamed & given.numbers.keys()) or integers or set(given.numbers)
+        refused |= dict.fromkeys(blamed, why)
+        rest = {path: text for path, text in given.numbers.items() if path not in blamed}
+        given = GivenArguments.of(given.args, given.kwargs, without=without, numbers=rest)
+    return replace(_captured(capture_with, given, before, without), refused=tuple(refused.items()))
+
+
+def _captured(
+    capture_with: Callable[[GivenArguments], Captured], given: GivenArguments, before: Before, without: frozenset[int]
+) -> Captured:
+    """A capture in which objects are opened that hold tensors; all objects, if it is refused otherwise."""
+    again = functools.partial(GivenArguments.of, given.args, given.kwargs, numbers=given.numbers)
+    try:
+        return capture_with(given)
+    except KeptElsewhere as kept:
+        return capture_with(again(without=without | kept.objects))
+    except CaptureError:
+        if not given.closed or before.is_lost:
+            raise
+        before.put_back()
+    try:
+        return capture_with(again(without=without, more=True))
+    except KeptElsewhere as kept:
+        return capture_with(again(without=without | kept.objects))
+
+
+class KeptElsewhere(Exception):
+    """Objects among the arguments are reached otherwise, too: a copy would not be what is found there."""
+
+    def __init__(self, objects: frozenset[int]) -> None:
+        super().__init__()
+        self.objects = objects
+
+
+def _capture_with(
+    target: Any,
+    before: Before,
+    given: GivenArguments,
+    *,
+    state: tuple[Any, ...],
+    call: Callable[..., Any] | None,
+    python: str | None,
+    varying: Dimensions | None,
+    asks: bool | Sequence[Question],
+    gives_floats: bool,
+) -> Captured:
+    objects = UserObjects(Watched(Executed()))
+    recording = Recording(objects, definition(function_of(target)[1]), Sizes(varying) if varying else None)
+    solver, values = None if asks is False else Solver(recording), recording.recorder.values
+    values.questions.solver, values.gives_floats = solver, gives_floats
+    values.questions.given = None if isinstance(asks, bool) else iter(asks)
+    try:
+        one = _prepare(recording, objects, target, given, state, python)
+        try:
+            return _recorded(one, call or function_of(target)[0])
+        except BaseException as error:
+            needs_floats = isinstance(error, TypeError) and solver is not None and bool(values.items)
+            raised = None if needs_floats and not gives_floats else _raised_after_effects(recording, error)
+            may_go_on = isinstance(error, (CaptureError, KeptElsewhere)) or raised is not None or bool(given.numbers)
+            if may_go_on or needs_floats or python is not None or recording.sizes is not None:
+                before.is_lost |= any(is_iterator(kept.value) for kept in objects.watched.outside.changed())
+                one.undo()
+            if needs_floats and not gives_floats:
+                raise _NeedsFloats from error
+            if raised is not None:
+                raise raised from error
+            raise
+    finally:
+        recording.recorder.give_memory()
+        if solver is not None:
+            solver.let_go()
+
+
+def _raised_after_effects(recording: Recording, error: BaseException) -> RaisedAfterEffects | None:
+    recorder = recording.recorder
+    has_effects = any(op.writes or op.renames is not None for op in recorder.ops) or recorder.draws.has_drawn
+    is_users = isinstance(error, Exception) and not isinstance(error, (CaptureError, KeptElsewhere))
+    return RaisedAfterEffects() if is_users and has_effects and recorder.values.questions.all else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,6 +318,7 @@ class _Prepared:
     objects: UserObjects
     target: Any
     body: Any  # the function that has variables
+    given: GivenArguments
     arguments: dict[str, Any]
     reach: tuple[Variable, ...]
     state: tuple[Any, ...]
@@ -173,13 +340,12 @@ def _prepare(
     recording: Recording,
     objects: UserObjects,
     target: Any,
-    args: Any,
-    kwargs: Any,
+    given: GivenArguments,
     state: tuple[Any, ...],
     python: str | None,
 ) -> _Prepared:
     """Name what the function can reach, and take note of what it may change."""
-    body, arguments, modules = function_of(target)[1], bind_arguments(target, args, kwargs), recording.modules
+    body, arguments, modules = function_of(target)[1], bind_arguments(target, *given.tree), recording.modules
     objects.argument_names |= argument_names(arguments)
     reach = () if isinstance(target, torch.nn.Module) else tuple(variables(body))
     names = {id(variable.value): variable.name for variable in reach}
@@ -197,6 +363,7 @@ def _prepare(
         objects=objects,
         target=target,
         body=body,
+        given=given,
         arguments=arguments,
         reach=reach,
         state=state,
@@ -210,32 +377,36 @@ def _prepare(
     )
 
 
-def _run(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) -> list[StateStore]:
+def _run(one: _Prepared, call: Callable[..., Any]) -> list[StateStore]:
     """Run the function on ghosts; what it has put into modules and declared state, which are as they were again."""
     try:
         one.declared.lift()
         with one.side_effects.watch(), only_declared(one.state), scaled_steps(one.state):
-            one.recording.forward(call, args, kwargs, modes_of(one.target))
+            one.recording.forward(call, one.given, modes_of(one.target))
     finally:
         stored = one.attributes.restore() + one.declared.restore()
     one.recording.numbers.is_closed = True
     return stored
 
 
-def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) -> Captured:
+def _recorded(one: _Prepared, call: Callable[..., Any]) -> Captured:
     """Run the function, and its backward, and build a program of what was recorded."""
     recording, body, reach, python = one.recording, one.body, one.reach, one.python
     with recording.recorder.values.mirrored(one.mirror):
-        stored = _run(one, call, args, kwargs)
+        stored = _run(one, call)
+        refuse_types_of_numbers(recording)
         changes, once = changes_of(recording, one.side_effects, python)
-        edits = edits_of(recording)
         refuse_made_modules(recording, one.attributes.made)
         refuse_kept(recording, body, reach)
         refuse_escaped(recording, [*one.changeable, *recording.grads.hooks.named])
         if once or python is not None:
             reach = tuple(variables(body)) if reach else ()  # what it changes there is said, or the program's own
         stage = _stage(recording, stored)
+        one.objects.arguments = None
     reads = observe_reads(recording, one.target, body, one.state, reach, one.arguments)
+    if not one.given.opened.isdisjoint(reads.met):
+        raise KeptElsewhere(one.given.opened & reads.met)
+    recording.settle(reads.met)
     locations = _located(recording, reads.places, one.declared)
     refuse_made_up(recording, locations, one.declared)
     refuse_sizes(recording)
@@ -252,9 +423,10 @@ def _recorded(one: _Prepared, call: Callable[..., Any], args: Any, kwargs: Any) 
         generators=tuple(kept for kept in one.generators if kept.value in recording.recorder.generators.drawn),
         changes=changes,
         once=once,
-        edits=edits,
+        given=one.given,
+        form=recording.form,
         reads=reads,
-        keeps_order=order_counts(one.target, kwargs),
+        keeps_order=order_counts(one.target, one.given.kwargs),
         objects=one.objects,
     )
 

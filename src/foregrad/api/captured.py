@@ -12,6 +12,7 @@ from foregrad.cache.key.sources import Sources
 from foregrad.cache.serialize.cached_calls import CaptureOrigin
 from foregrad.core.generated import generated_of
 from foregrad.process.progress import Timings
+from foregrad.record.questions import Question
 from foregrad.runtime.autograd_function import has_nodes
 from foregrad.runtime.sentinels import PYTHON
 
@@ -44,8 +45,11 @@ class Capture:
     conditions: Conditions | None = None  # where sizes vary
     does: tuple[Change, ...] = ()  # in Python, and the program does not
     fixed: str = ""  # why its sizes do not vary, though some should
-    edits: bool = False  # whether it changes lists or dicts that it is given: no file has that
+    not_kept: str = ""  # why no file can hold it: it changes what it is given, say
+    numbers: tuple[str, ...] = ()  # numbers among the arguments that vary, or stay as they are, in words
+    takes_numbers: bool = False  # whether some are inputs of its program
     once: tuple[str, ...] = ()  # what it changed outside itself, so that it holds for one call
+    questions: tuple[Question, ...] = ()  # what Python asked of the data: it is for calls with these answers
 
     @property
     def stage(self) -> CompiledStage:
@@ -104,6 +108,40 @@ class Capture:
     def __str__(self) -> str:
         """The listing of the program, with a line where each call of a region begins."""
         return self.listing()
+
+
+class RaisedAfterEffects(Exception):
+    """The function has raised an error of its own, on a way that the data have decided, after it has written to tensors
+    or drawn random numbers: who runs it once more, on real tensors, gets both."""
+
+
+#: So many answers to one question are captured.
+MOST_ANSWERS = 16
+
+
+def question_of_many(asked: tuple[Question, ...], others: Sequence[tuple[Question, ...]]) -> str | None:
+    """The line of a question that has got too many answers so far, the ones before it being the same; None if none."""
+    for place, question in enumerate(asked):
+        before = [one.known for one in asked[:place]]
+        same = [other for other in others if len(other) > place and [one.known for one in other[:place]] == before]
+        if len({other[place].known for other in same if other[place].line == question.line}) > MOST_ANSWERS:
+            return question.line
+    return None
+
+
+def warn_of_answers(name: str, line: str) -> None:
+    """Say that a function will run as it is, since the data lead it elsewhere at nearly each call."""
+    warnings.warn(
+        f"{name} asks the data for a value that was another in more than {MOST_ANSWERS} captures; calls with new "
+        f"values run without a program from now on.\n  {line}\nKeep the computation in tensors, or compile what comes "
+        "before and after this line.",
+        stacklevel=7,
+    )
+
+
+def warn_of_refusal(name: str, error: Exception) -> None:
+    """Say that a function will run as it is, and why."""
+    warnings.warn(f"{name} is not captured, and runs as it is for arguments like these:\n{error}", stacklevel=5)
 
 
 def warn_of_python(name: str, changes: Sequence[Change], named: set[str], instead: str) -> None:

@@ -24,6 +24,9 @@ def compile(
     rng: str = "eager",
     regions: str = "auto",
     dynamic: Choice = None,
+    questions: str = "tree",
+    python: str = "warn",
+    refused: str = "error",
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
     **others: Any,
@@ -43,6 +46,15 @@ def compile(
     `dynamic` says which sizes of arguments vary, so that one program serves them all: None those that have changed
     since the first capture, True all, False none, or `{"tokens": (1,)}` these dimensions by the name of the argument.
 
+    `questions="tree"` lets Python ask the data (`if mask.all():`, `.item()`, `x[x > 0]`): each call computes what is
+    asked and goes on with the program for that answer, and an answer not seen before is captured. "error" refuses it.
+
+    What the function does in Python beside its results, such as a log line, happens at capture only: `python="warn"`
+    names each such thing once, `"error"` refuses it, `"allow"` is quiet. `fg.python` makes a function that runs at each
+    call.
+
+    `refused="error"` raises `CaptureError` for what cannot be captured; with `"eager"` it runs as is, with a warning.
+
     `cache` is where compiled programs are kept for later processes, which then start without tracing: True is this
     user's folder, for the backends that compile; a path, a URL or an `fg.Cache` is used with any; False keeps nothing.
     """
@@ -53,6 +65,9 @@ def compile(
         rng=rng,
         regions=regions,
         dynamic=dynamic,
+        questions=questions,
+        python=python,
+        refused=refused,
         cache=cache,
         progress=progress,
     )

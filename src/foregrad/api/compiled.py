@@ -7,21 +7,31 @@ import functools
 import sys
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from foregrad.api.captured import Capture, warn_of_many, warn_of_python, with_another
+from foregrad.api.captured import (
+    Capture,
+    RaisedAfterEffects,
+    question_of_many,
+    warn_of_answers,
+    warn_of_many,
+    warn_of_python,
+    warn_of_refusal,
+    with_another,
+)
 from foregrad.api.warm_starts import WarmStarts
 from foregrad.cache.serialize.cached_calls import CAPTURED, CaptureOrigin
-from foregrad.core.errors import CannotKeep, CaptureError
+from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
 from foregrad.process.progress import Timings, part, watched
 from foregrad.record.tracebacks import readable
-from foregrad.runtime.guards.dispatch import FEW, Dispatch
+from foregrad.runtime.guards.dispatch import FEW, Dispatch, look_of
 from foregrad.runtime.options import Options
+from foregrad.runtime.questions import Known, SharedPieces
 from foregrad.runtime.sentinels import MISS
 from foregrad.torch_private.dispatch import under_foreign_control
 
@@ -29,8 +39,10 @@ if TYPE_CHECKING:
     from foregrad.api.capture import Captured
     from foregrad.api.dynamic import Dynamic
     from foregrad.api.rerecord_sizes import RerecordSizes
+    from foregrad.api.varying_numbers import VaryingNumbers
     from foregrad.api.verify_call import Verification
     from foregrad.cache.format.keys import Signer
+    from foregrad.record.questions import Question
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.compiled_stage import CompiledStage
@@ -59,6 +71,12 @@ class Compiled(WarmStarts):
         self._dispatch = Dispatch()
         self._passed_over = weakref.WeakSet()
         self._wrong: dict[str, CaptureOrigin] = {}  # keys whose entries hold another program
+        self._answers: Sequence[Question] | None = None  # what Python is told, where arguments have no data
+        self._asking: frozenset[Callable[..., Any]] = frozenset()  # calls that are chosen by what the data are
+        self._shared_pieces: SharedPieces = {}
+        self._num_calls: dict[Callable[[Any, Any], Any], int] = {}
+        self._as_it_is: set[Any] = set()  # what arguments look like for which the function itself runs
+        self._has_warned = False  # that there would be a program for each call
         self._named: set[str] = set()  # what it does in Python that was spoken of
 
     def __del__(self) -> None:
@@ -74,16 +92,54 @@ class Compiled(WarmStarts):
         __tracebackhide__ = True  # pytest leaves this frame out
         try:
             calls = self._calls
+            if self._asking:
+                return self._call_a_path(calls, args, kwargs)
             if len(calls) > FEW:
                 result = self._dispatch.run(calls, args, kwargs)
-                return result if result is not MISS else self._capture(args, kwargs)
+                return result if result is not MISS else self._new_path(args, kwargs)
             for call in calls:
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
-            return self._capture(args, kwargs)
+            return self._new_path(args, kwargs)
         except Exception as error:  # noqa: BLE001  # it is raised again
             raise readable(error)  # noqa: B904  # the same
+
+    def _call_a_path(self, calls: Sequence[Callable[..., Any]], args: Any, kwargs: Any) -> Any:
+        """Run the program for what the data are. What was computed in order to find it is passed on; the path of this
+        call is tried first next time."""
+        known: Known = {}
+        for place, call in enumerate(calls):
+            result = call(args, kwargs, known) if call in self._asking else call(args, kwargs)
+            if result is not MISS:
+                self._num_calls[call] = self._num_calls.get(call, 0) + 1
+                if place and self._lock.acquire(blocking=False):
+                    try:
+                        if call in self._calls:
+                            self._calls = (call, *(one for one in self._calls if one is not call))
+                    finally:
+                        self._lock.release()
+                return result
+        return self._new_path(args, kwargs)
+
+    def calls_of(self, made: Capture) -> int:
+        """How many calls a captured program has served, where data choose the program."""
+        return self._num_calls.get(made.call, 0)
+
+    def _new_path(self, args: Any, kwargs: Any) -> Any:
+        """A call for which there is no program: captured, or run as it is where that is of no use."""
+        if self._as_it_is and look_of(args, kwargs) in self._as_it_is:
+            return self._target(*args, **kwargs)
+        try:
+            return self._capture(args, kwargs)
+        except RaisedAfterEffects:
+            return self._target(*args, **kwargs)
+        except CaptureError as error:
+            if self.options.refused == "error" or isinstance(error, CreatesState) or not error.leaves_no_trace:
+                raise
+            warn_of_refusal(self.name, error)
+            self._as_it_is.add(look_of(args, kwargs))
+        return self._target(*args, **kwargs)
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
         with self._lock:
@@ -93,23 +149,34 @@ class Compiled(WarmStarts):
                 result = call(args, kwargs)
                 if result is not MISS:
                     return result
-            warn_of_many(self.name, [made.reason for made in self.captures], self._advice)
+            warn_of_many(self.name, [made.reason for made in self.captures if not made.questions], self._advice)
             with undivided():
                 lookup = self._lookup(args, kwargs)
-                found = self._find(lookup, args, kwargs)
-            if isinstance(found, Capture):
+                candidates = self._candidates(lookup)
+                found = self._find(lookup, candidates, args, kwargs)
+            missed: CaptureOrigin | None = None
+            while isinstance(found, Capture):
                 result = found.call(args, kwargs)
                 if result is not MISS:
                     self._add(found)
+                    self._num_calls[found.call] = 1
                     self._tell_again(found, args, kwargs)
                     return result
                 self._passed_over.add(found.call)
-                found = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
+                missed = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
+                with undivided():
+                    found = self._find(lookup, candidates, args, kwargs)
+            found = missed or found
             with undivided():
                 made = self._best_capture(args, kwargs, found)
                 made, to_keep = self._to_keep(lookup, made)
             self._add(made)
+            self._count_answers(made, args, kwargs)
         result = made.call(args, kwargs)
+        if made.questions:
+            self._num_calls[made.call] = 1
+        if result is MISS and made.questions:
+            return self._target(*args, **kwargs)  # compiled code rounds otherwise than the ops by which it was captured
         if result is MISS:
             from foregrad.record.origins import definition
 
@@ -125,8 +192,19 @@ class Compiled(WarmStarts):
             made.stage.on_backward = self._later(to_keep)
         return result
 
+    def _count_answers(self, made: Capture, args: Any, kwargs: Any) -> None:
+        """Give up on arguments like these where one question has got too many answers, and say so once."""
+        line = question_of_many(made.questions, [one.questions for one in self.captures])
+        if line is not None:
+            if not self._has_warned:
+                warn_of_answers(self.name, line)
+            self._has_warned = True
+            self._as_it_is.add(look_of(args, kwargs))
+
     def _add(self, made: Capture) -> None:
         """Have a capture for later calls, unless what the function read has changed by its own doing."""
+        if made.questions and not made.once:
+            self._asking |= {made.call}
         if not made.once:
             self._calls = (made.call, *self._calls)
         self.captures = with_another(self.captures, made)
@@ -139,6 +217,13 @@ class Compiled(WarmStarts):
         from foregrad.api.dynamic import Dynamic
 
         return Dynamic(self.options.dynamic)
+
+    @functools.cached_property
+    def _numbers(self) -> VaryingNumbers:
+        """What is known about numbers among the arguments."""
+        from foregrad.api.varying_numbers import VaryingNumbers
+
+        return VaryingNumbers()
 
     def _best_capture(self, args: Any, kwargs: Any, origin: CaptureOrigin) -> Capture:
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
@@ -208,29 +293,49 @@ class Compiled(WarmStarts):
         self, captured: Captured, args: Any, kwargs: Any, options: Options, dims: Dimensions
     ) -> RerecordSizes:
         from foregrad.api.rerecord_sizes import RerecordSizes
+        from foregrad.api.varying_numbers import SameNumbers
 
         quiet, fresh = replace(options, shows_progress=False), self._without_captures()
+        fresh._numbers = SameNumbers(captured.given.numbers)
         return RerecordSizes(captured.stage.recording, args, kwargs, lambda a, k: fresh._stage_of(a, k, quiet, dims))
 
     def _make(self, captured: Captured, options: Options, *rest: Any) -> Capture:
         from foregrad.api.assemble import make_capture
 
-        return make_capture(captured, options, *rest)
+        return make_capture(captured, options, *(*rest, self._shared_pieces))
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         from foregrad.api.capture import capture_call
 
-        return self._told(capture_call(self._target, args, kwargs, varying=dims))
+        numbers = self._numbers.plan(self._target, args, kwargs)
+        captured = capture_call(self._target, args, kwargs, varying=dims, numbers=numbers, asks=self._asks(dims))
+        return self._told(self._numbers.after(captured, numbers))
+
+    def _asks(self, dims: Dimensions | None) -> bool | Sequence[Question]:
+        """Whether Python may ask the data, or what it is told. Where sizes vary it may not ask, so far."""
+        if self._answers is not None:
+            return self._answers
+        return self.options.questions == "tree" and not dims
 
     def _told(self, captured: Captured) -> Captured:
-        """A capture, after what it does in Python and its program does not was named."""
-        if self._python != "allow":
+        """A capture, after what it does in Python and its program does not was named, or refused."""
+        done = (*captured.changes, *captured.once)
+        if self.options.python == "error" and done:
+            from foregrad.record.origins import definition
+
+            captured.objects.watched.outside.undo()
+            said = "\n".join(map(str, done))
+            raise CaptureError(
+                f"the function does in Python what its program would not repeat:\n{said}\n{definition(self._target)}\n"
+                "Do it outside, or in a function of fg.python, which runs at each call."
+            )
+        if self.options.python == "warn":
             warn_of_python(self.name, captured.changes, self._named, self._instead)
         return captured
 
     def _tell_again(self, found: Capture, args: Any, kwargs: Any) -> None:
         """Say of a call that was found in a cache what its capture has said in another process."""
-        if self._python != "allow":
+        if self.options.python == "warn":
             warn_of_python(self.name, found.does, self._named, self._instead)
         if self.options.dynamic is not False:
             self._dynamic.add(self._dynamic.plan(self._target, args, kwargs), refusal=found.fixed)
@@ -269,8 +374,9 @@ class Compiled(WarmStarts):
 
         if not self.captures:
             raise CannotKeep(f"{self.name} has captured no program yet, so there is nothing to save.\nCall it once.")
-        if any(made.edits for made in self.captures):
-            raise CannotKeep(f"{self.name} changes lists or dicts that it is given, which a file cannot hold.")
+        why = next((made.not_kept for made in self.captures if made.not_kept), "")
+        if why:
+            raise CannotKeep(f"{self.name} cannot be saved: {why}, which a file cannot hold.")
         kept = [KeptCapture(c.call, c.stage, str(c), c.reason, c.timings) for c in self.captures]
         save_artifact(Path(path), self._kind, self.name, kept, self._state(), weights=weights, key=key)
 
@@ -298,7 +404,6 @@ class Compiled(WarmStarts):
         return found is self
 
     _kind = "function"
-    _python = "warn"  # what the function does in Python and its program does not
     _instead = "Do it outside."
     _advice = (
         "Pass numbers that change as tensors, and let sizes vary with dynamic=True, or compile what stays the same."

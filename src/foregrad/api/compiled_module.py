@@ -148,7 +148,11 @@ class ForwardOf(Compiled):
 
         if not self._is_set:  # the class may have got another one
             self._target = type(self.target).forward.__get__(self.target)
-        return self._told(capture_call(self.target, args, kwargs, call=self._target, varying=dims))
+        numbers = self._numbers.plan(self.target, args, kwargs)
+        captured = capture_call(
+            self.target, args, kwargs, call=self._target, varying=dims, numbers=numbers, asks=self._asks(dims)
+        )
+        return self._told(self._numbers.after(captured, numbers))
 
 
 #: Classes of compiled modules, by the class of the module and whether it is lazy.

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from foregrad.api.options import Choice
+from foregrad.record.lift.argument_objects import opened_arguments
 from foregrad.record.lift.arguments import argument_names, bind_arguments, named_leaves
 from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.torch_private.pytree import tree_flatten
@@ -79,7 +80,7 @@ class CallShapes:
 
     @staticmethod
     def of(target: Any, args: Any, kwargs: Any) -> CallShapes:
-        arguments = bind_arguments(target, args, kwargs)
+        arguments = opened_arguments(bind_arguments(target, args, kwargs))
         names = argument_names(arguments)
         shapes: dict[str, Shape] = {}
         again: dict[str, str] = {}
@@ -91,6 +92,8 @@ class CallShapes:
                 rest.append((first, leaf.dtype, leaf.dim(), leaf.requires_grad))
                 if name != first:
                     again[name] = first
+            elif type(leaf) in (int, float):  # numbers vary by themselves
+                rest.append((type(leaf), ...))
             else:
                 rest.append((type(leaf), leaf) if isinstance(leaf, _PLAIN) else (type(leaf), id(leaf)))
         return CallShapes(shapes, tuple(rest), again)

@@ -8,6 +8,7 @@ from typing import Any
 from foregrad.api.captured import Capture
 from foregrad.api.compiled import Compiled
 from foregrad.api.compiled_module import CompiledForward, compiled_of
+from foregrad.api.paths import Asked, Path, tree_of
 from foregrad.cache.key.ingredients import Difference, differences
 from foregrad.cache.serialize.cached_calls import NO_ENTRY, CaptureOrigin
 from foregrad.cache.serialize.catalog import CatalogEntry, catalog, nearest_to
@@ -39,6 +40,7 @@ class Explained:
         lines += [f"   frozen at capture: {line}" for line in self.capture.python.frozen]
         lines += [f"   at capture only: {str(change).strip()}" for change in self.capture.does]
         lines += [f"   for one call: {line}" for line in self.capture.once]
+        lines += [f"   {line}" for line in self.capture.numbers]
         lines += [f"   {line}" for line in (self.capture.conditions.lines() if self.capture.conditions else ())]
         lines += [f"   {line}" for line in self.fallbacks]
         if self.nearest is not None:
@@ -67,6 +69,7 @@ class Explanation:
 
     name: str
     explained: tuple[Explained, ...]
+    asked: tuple[Asked, ...] = ()  # of the data, as a tree
 
     @property
     def captures(self) -> tuple[Capture, ...]:
@@ -78,11 +81,15 @@ class Explanation:
         for number, one in enumerate(self.explained, 1):
             first, *rest = one.lines()
             lines += [f"  {number}. {first}", *(f"  {line}" for line in rest)]
+        if self.asked:
+            lines.append("  what Python asks of the data:")
+            lines += [f"     {line}" for one in self.asked for line in one.lines()]
         return "\n".join(lines)
 
     def as_json(self) -> dict[str, Any]:
         """The same as plain data."""
-        return {"name": self.name, "captures": [one.as_json() for one in self.explained]}
+        captures = [one.as_json() for one in self.explained]
+        return {"name": self.name, "captures": captures, "asked": [one.as_json() for one in self.asked]}
 
 
 @dataclass(frozen=True)
@@ -143,6 +150,9 @@ def explain(compiled: Any) -> Explanation | LoadedExplanation:
         tuple(
             _explained(made, function.name, [one for one in kept if one.key not in later[number:]])
             for number, made in enumerate(captures)
+        ),
+        tree_of(
+            [Path(n, made.questions, function.calls_of(made)) for n, made in enumerate(captures, 1) if made.questions]
         ),
     )
 

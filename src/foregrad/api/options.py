@@ -25,14 +25,23 @@ def options_of(
     rng: str,
     regions: str,
     dynamic: Any,
+    questions: str,
+    python: str,
+    refused: str,
     cache: bool | str | os.PathLike[str] | Cache,
     progress: bool,
 ) -> Options:
     """The options of a compiled function or step."""
+    if questions not in ("tree", "error"):
+        raise ValueError(f'questions is "tree" or "error", not {questions!r}')
+    if python not in ("warn", "error", "allow"):
+        raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
+    if refused not in ("error", "eager"):
+        raise ValueError(f'refused is "error" or "eager", not {refused!r}')
     chosen = choose(backend, rng=rng, regions=regions)
     varies = _for_backend(_checked(dynamic), chosen)
     every_pass = (*_checked_passes(passes), *passes_for(chosen))
-    return Options(chosen, every_pass, progress, cache_for(cache, chosen), varies)
+    return Options(chosen, every_pass, progress, cache_for(cache, chosen), questions, refused, python, varies)
 
 
 def _checked(dynamic: Any) -> Choice:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.sources import Sources
 from foregrad.cache.serialize.cached_calls import CaptureOrigin
-from foregrad.cache.serialize.lookup import Lookup
+from foregrad.cache.serialize.lookup import Lookup, ReadCall
 from foregrad.cache.store.cache import Cache
 from foregrad.core.errors import CannotKeep, CaptureError, CreatesState
 from foregrad.runtime.options import Options, Pass
@@ -36,7 +36,9 @@ def step(
     rng: str = "eager",
     regions: str = "auto",
     python: str = "warn",
+    refused: str = "error",
     dynamic: Choice = None,
+    questions: str = "tree",
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
     **others: Any,
@@ -59,11 +61,10 @@ def step(
     or logs, happens at capture only: `python="warn"` names each such thing once, `"error"` refuses it, `"allow"` is
     quiet.
 
-    `backend`, `passes`, `rng`, `regions`, `dynamic`, `cache` and `progress` are those of `fg.compile`.
+    `backend`, `passes`, `rng`, `regions`, `dynamic`, `questions`, `refused`, `cache` and `progress` are those of
+    `fg.compile`.
     """
     refuse_keywords("fg.step", others)
-    if python not in ("warn", "error", "allow"):
-        raise ValueError(f'python is "warn", "error" or "allow", not {python!r}')
     for one in state:
         _check(one)
     options = options_of(
@@ -72,10 +73,13 @@ def step(
         rng=rng,
         regions=regions,
         dynamic=dynamic,
+        questions=questions,
+        python=python,
+        refused=refused,
         cache=cache,
         progress=progress,
     )
-    return lambda function: Step(function, options, state, python)
+    return lambda function: Step(function, options, state)
 
 
 def _check(one: Any) -> None:
@@ -96,10 +100,9 @@ def _check(one: Any) -> None:
 class Step(Compiled):
     """A training step that runs its captured programs."""
 
-    def __init__(self, function: Callable[..., Any], options: Options, state: tuple[Any, ...], python: str) -> None:
+    def __init__(self, function: Callable[..., Any], options: Options, state: tuple[Any, ...]) -> None:
         super().__init__(function, options)
         self.state = state
-        self._python = python
         self._does_more = False  # whether the last capture did something in Python
 
     _kind = "step"
@@ -128,9 +131,6 @@ class Step(Compiled):
     def _state(self) -> tuple[Any, ...]:
         return self.state
 
-    def _in_key(self) -> dict[str, Any]:
-        return {**super()._in_key(), "python": self._python}
-
     def _sources(self, args: Any, kwargs: Any) -> Sources | None:
         found = super()._sources(args, kwargs)
         modules = [one for one in self.state if isinstance(one, torch.nn.Module)]
@@ -142,8 +142,10 @@ class Step(Compiled):
     def _why_not_kept(self) -> str | None:
         return "it is not kept, since it does something in Python when it is captured" if self._does_more else None
 
-    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
-        found = super()._find(lookup, args, kwargs)
+    def _find(
+        self, lookup: Lookup | None, candidates: Iterator[ReadCall] | CaptureOrigin, args: Any, kwargs: Any
+    ) -> Capture | CaptureOrigin:
+        found = super()._find(lookup, candidates, args, kwargs)
         if isinstance(found, Capture):
             for one in self.state:
                 if isinstance(one, torch.optim.Optimizer):
@@ -159,9 +161,19 @@ class Step(Compiled):
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
         from foregrad.api.capture import capture_call
 
-        captured = capture_call(self._target, args, kwargs, state=self.state, python=self._python, varying=dims)
+        numbers = self._numbers.plan(self._target, args, kwargs)
+        captured = capture_call(
+            self._target,
+            args,
+            kwargs,
+            state=self.state,
+            python=self.options.python,
+            varying=dims,
+            numbers=numbers,
+            asks=self._asks(dims),
+        )
         self._does_more = bool(captured.changes)
-        return self._told(captured)
+        return self._told(self._numbers.after(captured, numbers))
 
     def _make(self, captured: Captured, options: Options, *rest: Any) -> Capture:
         """A program that creates state runs once, op by op: the next call finds the state, and captures again."""

@@ -7,7 +7,7 @@ import inspect
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,6 +26,7 @@ from foregrad.cache.serialize.cached_calls import (
     keep_call,
 )
 from foregrad.cache.serialize.lookup import Lookup, ReadCall
+from foregrad.cache.serialize.questions import digest_of_answers, questions_of, questions_to_json
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import bind_arguments
@@ -35,6 +36,7 @@ from foregrad.runtime.options import Options
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
     from foregrad.record.python.side_effects import Change
+    from foregrad.record.questions import Question
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.runtime.compiled_stage import CompiledStage
 
@@ -59,6 +61,7 @@ class WarmStarts:
     _lock: threading.RLock
     _calls: tuple[Callable[[Any, Any], Any], ...]
     _dispatch: Dispatch
+    _answers: Sequence[Question] | None
     _wrong: dict[str, CaptureOrigin]  # keys whose entries hold another program
     _passed_over: weakref.WeakSet[
         Callable[..., Any]
@@ -76,7 +79,7 @@ class WarmStarts:
 
     def _in_key(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {"dynamic": self.options.dynamic}
+        return {one: getattr(self.options, one) for one in ("dynamic", "questions", "python")}
 
     def _places(self) -> StatePlaces:
         return StatePlaces(self._state(), self._target, hooks=True)
@@ -87,13 +90,22 @@ class WarmStarts:
             return None
         return Lookup(self.options.cache, self.name, sources, self._target, args, kwargs, self._state())
 
-    def _find(self, lookup: Lookup | None, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
+    def _candidates(self, lookup: Lookup | None) -> Iterator[ReadCall] | CaptureOrigin:
+        """Where the call may be; why nowhere, if so. Of a function that asks the data there is one for each path."""
         if lookup is None:
             return CaptureOrigin(CAPTURED)
-        missed: Capture | CaptureOrigin | None = in_doubt(lookup.sources)
-        candidates = () if missed else lookup.candidates()
-        if isinstance(candidates, str):
-            return CaptureOrigin(CAPTURED, reasons=(f"{NO_ENTRY}: {candidates}",))
+        if (doubt := in_doubt(lookup.sources)) is not None:
+            return doubt
+        found = lookup.candidates()
+        return CaptureOrigin(CAPTURED, reasons=(f"{NO_ENTRY}: {found}",)) if isinstance(found, str) else found
+
+    def _find(
+        self, lookup: Lookup | None, candidates: Iterator[ReadCall] | CaptureOrigin, args: Any, kwargs: Any
+    ) -> Capture | CaptureOrigin:
+        """The next of the candidates that there is; why the call must be captured, if there is none."""
+        if lookup is None or isinstance(candidates, CaptureOrigin):
+            return candidates if isinstance(candidates, CaptureOrigin) else CaptureOrigin(CAPTURED)
+        missed: Capture | CaptureOrigin | None = None
         for call in candidates:
             missed = in_doubt(call.sources) or self._found(lookup, call, args, kwargs)
             if isinstance(missed, Capture):
@@ -103,12 +115,14 @@ class WarmStarts:
     def _found(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> Capture | CaptureOrigin:
         if call.key in self._wrong:
             return self._wrong[call.key]
-        record = functools.partial(self._without_captures()._recorded, lookup.once_made(), call)
+        fresh = self._without_captures()
+        record = functools.partial(fresh._recorded, lookup.once_made(), call)
         again = Rerecord(self.name, args, kwargs, record)
         found = find_call(self.options.cache, call.key, self._places(), again)
         if isinstance(found, CaptureOrigin):
             return found
         about = found.about
+        fresh._answers = questions = questions_of(about["questions"])
         again.expected = about["contents"]
         if about["slow"]:
             from foregrad.runtime.fallback_warnings import warn_of_slow_parts
@@ -128,6 +142,7 @@ class WarmStarts:
             sources=call.sources,
             does=_changes(about["does"]),
             fixed=about["fixed"],
+            questions=questions,
         )
         return self._checked(capture, found, args, kwargs) if self.options.cache.draws_check() else capture
 
@@ -204,12 +219,13 @@ class WarmStarts:
 
     def _to_keep(self, lookup: Lookup | None, made: Capture) -> tuple[Capture, ToKeep | None]:
         """A new capture with the key of what it has read, and what is to be kept of it when it has run."""
-        if lookup is None or made.program_key is None or made.once or made.edits:
-            changes = "; ".join(made.once) or ("lists or dicts that it is given" if made.edits else "")
-            why = (f"it is not kept, since it changes {changes}",) if changes and lookup is not None else ()
+        if lookup is None or made.program_key is None or made.once or made.not_kept or made.takes_numbers:
+            varies = "numbers vary in it" if made.takes_numbers else ""
+            since = f"it changes {'; '.join(made.once)}" if made.once else made.not_kept or varies
+            why = (f"it is not kept, since {since}",) if since and lookup is not None else ()
             origin = replace(made.origin, reasons=(*made.origin.reasons, *why))
             return replace(made, origin=origin), None
-        call = lookup.captured(made.reads)
+        call = lookup.captured(made.reads, digest_of_answers(made.questions))
         doubt = in_doubt(replace(call.sources, unsure=call.sources.unsure[len(lookup.sources.unsure) :]))
         reasons = (*made.origin.reasons, *(doubt.reasons if doubt else ()))
         origin = replace(made.origin, key=call.key, reasons=tuple(dict.fromkeys(reasons)))
@@ -235,6 +251,7 @@ class WarmStarts:
             "slow": slow_parts(made.stage.cut_runs),
             "does": [[change.name, change.what] for change in made.does],
             "fixed": made.fixed,
+            "questions": questions_to_json(made.questions),
         }
         assert made.program_key is not None
         why = self._why_not_kept() or keep_call(
@@ -257,6 +274,7 @@ class WarmStarts:
         made = object.__new__(type(self))
         vars(made).update(vars(self))
         made.captures, made._calls, made._dispatch, made._lock = (), (), Dispatch(), lock()
+        vars(made).pop("_numbers", None)  # what is recorded again is one call, whose numbers are what they were
         return made
 
     def _why_not_kept(self) -> str | None:

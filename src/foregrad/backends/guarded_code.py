@@ -15,7 +15,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
-from foregrad.core.spec import Spec, is_lazy
+from foregrad.core.spec import NumberSpec, Spec, is_lazy
 from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys, ops_are_transformed
 from foregrad.torch_private.tensors import check_layout
 
@@ -45,8 +45,9 @@ class Guarded:
         from foregrad.backends.compilable import is_opaque
         from foregrad.regions.regions import regions_to_text
 
-        placeholders = enumerate(n for n in graph.graph.nodes if n.op == "placeholder")
-        layouts = [(i, n.meta["spec"]) for i, n in placeholders if not all(is_opaque(u) for u in n.users)]
+        placeholders = list(enumerate(n for n in graph.graph.nodes if n.op == "placeholder"))
+        tensors = [(i, n) for i, n in placeholders if not isinstance(n.meta["spec"], NumberSpec)]
+        layouts = [(i, n.meta["spec"]) for i, n in tensors if not all(is_opaque(u) for u in n.users)]
         made = Guarded(run, lambda: graph, name, layouts, None if regions is None else regions_to_text(regions))
         made.regions = regions
         return made

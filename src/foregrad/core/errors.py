@@ -23,6 +23,8 @@ class ForegradError(Exception):
 class CaptureError(ForegradError):
     """The function does something that no fixed program can do; says what, where, and what to do instead."""
 
+    leaves_no_trace = False  # whether what the function had done by then was undone, so that it can run once more
+
 
 class CreatesState(CaptureError):
     """A step that may be left out creates state: this call runs the function itself, so that nobody sees this."""

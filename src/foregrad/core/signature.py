@@ -34,6 +34,8 @@ INPUT_ROLES = {
 OUTPUT_ROLES = {
     "output": "a tensor of the result or a new .grad, or the tensor that some of them are views of",
     "write": "the new contents of an input",
+    "answer": "a value that Python has asked for: the program is for calls with this answer",
+    "python": "a value that a function of `fg.python` is given at each call",
     "grad": "the gradient of an input",
     "write in backward": "the new contents of an input, written while backward runs",
     "saved": "a value kept for backward",

@@ -142,15 +142,20 @@ class Effects:
 
 
 def siblings(effects: Effects) -> dict[int, int]:
-    """Returned objects that look at the memory of another returned object, and which."""
+    """Returned objects that look at the memory of another returned object, and which: the first that has the same
+    version counter, else the first of all."""
     first: dict[Storage, int] = {}
     for number, base in effects.returned.items():
         if base.is_root:
             first[base.alias.storage] = number
     for number, base in effects.returned.items():
         first.setdefault(base.alias.storage, number)
-    return {
-        number: first[base.alias.storage]
-        for number, base in effects.returned.items()
-        if first[base.alias.storage] != number
-    }
+    counted = {(storage, effects.counters[number]): number for storage, number in first.items()}
+    found: dict[int, int] = {}
+    for number, base in effects.returned.items():
+        storage = base.alias.storage
+        if first[storage] != number:
+            place = (storage, effects.counters[number])
+            found[number] = counted.get(place, first[storage])
+            counted.setdefault(place, number)
+    return found

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from foregrad.core.size import Formula, thawed
-from foregrad.record.ops import Alias
-from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.ops import Alias, ItemOf
 from foregrad.record.symbols.numbers import Expression
 
 

@@ -22,10 +22,10 @@ from foregrad.functionalize.overlap import covered, depends_on_order, filled_onc
 from foregrad.functionalize.pure_variants import Pure, made_by, variant_for
 from foregrad.functionalize.redraw import Redraw, is_kept, state_before
 from foregrad.functionalize.storage_values import Contents
+from foregrad.record.freeze import PartialTrace
 from foregrad.record.ghosts.table import GhostTable
 from foregrad.record.intercept import SET_DATA
-from foregrad.record.ops import Alias, Geometry, Op, Origin, Storage, aliases_in, short_name
-from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.ops import Alias, Geometry, ItemOf, Op, Origin, Storage, aliases_in, short_name
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import Trace
 
@@ -37,7 +37,7 @@ _FEW_PARTS = 8
 class Functionalizer:
     """Emits a pure graph, op by op. Feed it inputs, then ops in order; then read any alias."""
 
-    def __init__(self, trace: Trace, table: GhostTable) -> None:
+    def __init__(self, trace: Trace | PartialTrace, table: GhostTable) -> None:
         self.graph = fx.Graph()
         self.inputs = GraphInputs(self.graph, trace.generators)
         self.trace, self.ops = trace, trace.ops
@@ -58,6 +58,12 @@ class Functionalizer:
         self.phase = 0
         self.offset_sensitive: set[Storage] = set()
         self.reads: list[tuple[fx.Node, int]] = []  # what backward reads, and through which object
+
+    def result_nodes(self, op: Op) -> list[fx.Node]:
+        """The results of an op that writes to nothing, as it gave them."""
+        node = self._draws[op.index]
+        aliases = aliases_in(op.outputs)
+        return [node] if isinstance(op.outputs, Alias) else [self._item(node, place) for place in range(len(aliases))]
 
     # -- inputs ---------------------------------------------------------------------------------------
 

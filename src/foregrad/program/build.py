@@ -93,6 +93,13 @@ class _Builder:
                 self.places[step.alias] = len(self.outputs)
                 node = self.functional.read(step.alias)
                 self._output("write", self._object_name(step.target), step.alias.spec, node, step.target)
+        for question in self.trace.questions:
+            for node in self.functional.result_nodes(self.trace.ops[question.op]):
+                self._output("answer", question.text, node.meta["spec"], node, None)
+        for call in self.trace.python_calls:
+            for index in call.ops:
+                (node,) = self.functional.result_nodes(self.trace.ops[index])
+                self._output("python", call.name, node.meta["spec"], node, None)
 
     def _output(self, role: str, name: str, spec: Spec | None, node: fx.Node | None, number: int | None) -> None:
         is_result = role in ("output", "write") and number is not None
@@ -207,6 +214,8 @@ class _Builder:
         }
         return Calling(
             homes=homes,
+            questions=trace.questions if trace.phase == 0 else (),
+            python_calls=trace.python_calls if trace.phase == 0 else (),
             replaced_grads=self._replaced_grads(),
             inputs=tuple(self.inputs.given),
             outputs=tuple(self.objects),

@@ -21,6 +21,8 @@ from foregrad.program.split import Halves, split
 from foregrad.program.verify import broken_rules, refuse
 from foregrad.program.version_checks import Checks
 from foregrad.record.ops import Alias
+from foregrad.record.python.python_calls import PythonCall
+from foregrad.record.questions import Question
 from foregrad.record.trace import AnyInput, Wrapping
 from foregrad.torch_private.pytree import TreeSpec, tree_flatten
 
@@ -47,6 +49,8 @@ class Calling:
     replaced_grads: dict[int, int]  # objects whose .grad is replaced and read by nobody, and what it is on entry
     retained: tuple[int, ...]  # objects, no leaves, that are to keep their gradient
     wrapping: Wrapping  # tensors that wrap others, at the edges
+    questions: tuple[Question, ...]  # that Python has asked; their values are the outputs of role "answer", in order
+    python_calls: tuple[PythonCall, ...]  # to make after it has run, on the outputs of role "python", in order
     homes: dict[str, tuple[int, Alias]]  # values that lie in the memory of an object once the call is over
 
     @staticmethod
@@ -71,6 +75,8 @@ class Calling:
             replaced_grads={},
             retained=(),
             wrapping=Wrapping(),
+            questions=(),
+            python_calls=(),
             homes={},
         )
 

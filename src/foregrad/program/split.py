@@ -71,14 +71,21 @@ class _Splitter:
         self.backward_places = [i for i, late in enumerate(is_late) if late]
         self.forward_outputs = [results[i] for i in self.forward_places]
         self.backward_outputs = [results[i] for i in self.backward_places]
+        self.given_out = {  # what is asked about stays with nobody
+            results[i]: place
+            for place, i in enumerate(self.forward_places)
+            if isinstance(results[i], fx.Node) and signature.outputs[i].role != "answer"
+        }
 
     def split(self) -> Halves:
         late = [n for n in self.placeholders if self._is_late(n)]
-        is_late, given_out = set(late), {o for o in self.forward_outputs if isinstance(o, fx.Node)}
+        is_late = set(late)
         backward = self._half(self._is_late, self.backward_outputs)
         numbers = [n for n in backward.boundary if n.meta.get("role") == "number"]
         boundary = [n for n in backward.boundary if n not in is_late and n not in numbers]
-        values = [n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first and n not in given_out]
+        values = [
+            n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first and n not in self.given_out
+        ]
         forward = self._half(
             lambda n: self._phase(n) == self.first and n.op != "placeholder", [*self.forward_outputs, *values]
         )
@@ -148,8 +155,9 @@ class _Splitter:
     def _saved(
         self, boundary: list[fx.Node], inputs: list[fx.Node], kept: list[fx.Node], values: list[fx.Node]
     ) -> tuple[Saved, ...]:
-        homes = {"output": self.forward_outputs, "value": values, "kept": kept, "input": inputs}
-        found = {node: (source, place) for source, nodes in homes.items() for place, node in enumerate(nodes)}
+        homes = {"value": values, "kept": kept, "input": inputs}
+        found = {node: ("output", place) for node, place in self.given_out.items()}
+        found |= {node: (source, place) for source, nodes in homes.items() for place, node in enumerate(nodes)}
         return tuple(self._describe(node, *found[node]) for node in boundary)
 
     def _describe(self, node: fx.Node, source: str, place: int) -> Saved:

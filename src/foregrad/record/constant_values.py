@@ -12,8 +12,7 @@ from foregrad.record.ghosts.devices import Device
 from foregrad.record.ghosts.op_results import NewTensor, Outcome, outcome_with
 from foregrad.record.ghosts.storages import StorageTable
 from foregrad.record.impure import effect_of, is_random
-from foregrad.record.ops import Alias, Op, Storage, aliases_in
-from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.ops import Alias, ItemOf, Op, Storage, aliases_in
 from foregrad.record.symbols.numbers import Expression
 from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.ops import OpOverload
@@ -27,11 +26,14 @@ def known_value(
     ops: Sequence[Op], memory: StorageTable, constants: dict[Storage, torch.Tensor], alias: Alias
 ) -> torch.Tensor | None:
     """The value of an alias, found by running the recorded ops that made it from constants; None if it has none."""
-    return _Evaluation(ops, memory, constants).value(alias)
+    found = _Evaluation(ops, memory, constants)
+    for storage in found.before(alias.storage):  # in this order, since a program may be longer than Python recurses
+        found.contents(storage)
+    return found.value(alias)
 
 
 #: Ops whose result has a shape that some of their arguments decide by their values.
-_DECIDE_SHAPE = {
+DECIDE_SHAPE = {
     aten.nonzero.default: (0,),
     aten.masked_select.default: (1,),
     aten.index.Tensor: (1,),
@@ -58,7 +60,7 @@ Known = Callable[[torch.Tensor], torch.Tensor | None]
 
 def outcome_by_value(func: OpOverload, args: Any, kwargs: Any, known: Known) -> Outcome | None:
     """What an op returns whose shape depends on arguments that depend on no input, such as a fixed mask."""
-    deciding = _DECIDE_SHAPE.get(func)
+    deciding = DECIDE_SHAPE.get(func)
     if deciding is None or any(isinstance(v, torch.Tensor) for v in kwargs.values()) or not args[0].is_cpu:
         return None
     values = {place: _known_values(args[place], known) for place in deciding}
@@ -95,19 +97,41 @@ class _Evaluation:
         self._constants = constants
         self._memory: dict[Storage, torch.Tensor | None] = {}  # the contents of each storage, seen through its root
 
+    def before(self, storage: Storage) -> list[Storage]:
+        """What a storage was made from, and that from, in the order in which it was made."""
+        found: dict[Storage, int] = {}
+        stack = [storage]
+        while stack:
+            one = stack.pop()
+            made_by = self._blocks[one].root.op
+            if one in found or self._has_none(one):
+                continue
+            found[one] = -1 if made_by is None else made_by
+            if made_by is not None and made_by < len(self._ops):
+                op = self._ops[made_by]
+                stack += [alias.storage for alias in aliases_in((op.args, op.kwargs))]
+        return sorted(found, key=found.__getitem__)
+
     def value(self, alias: Alias) -> torch.Tensor | None:
-        storage = alias.storage
-        if storage not in self._memory:
-            self._memory[storage] = None  # while it is being computed: a cycle has no value
-            self._memory[storage] = self._contents(storage)
-        root = self._memory[storage]
+        root = self.contents(alias.storage)
         if root is None or alias.dtype != root.dtype or alias.bits:
             return None
         return root.as_strided(alias.size, alias.stride, alias.offset)
 
+    def contents(self, storage: Storage) -> torch.Tensor | None:
+        if storage not in self._memory:
+            self._memory[storage] = None  # while it is being computed: a cycle has no value
+            self._memory[storage] = self._contents(storage)
+        return self._memory[storage]
+
+    def _has_none(self, storage: Storage) -> bool:
+        """Whether a storage is known to have no value without a look at what it was made from."""
+        block = self._blocks[storage]
+        return storage.kind == "input" or block.root.spec.num_bytes > _LARGEST or block.is_grown
+
     def _contents(self, storage: Storage) -> torch.Tensor | None:
         block = self._blocks[storage]
-        if storage.kind == "input" or block.root.spec.num_bytes > _LARGEST or block.is_grown:
+        if self._has_none(storage):
             return None
         if storage.device.type != "cpu" and not self._is_same_on_cpu(storage):
             return None

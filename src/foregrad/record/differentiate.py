@@ -37,7 +37,7 @@ def differentiate(recording: Recording, results: Results, stored: Any, grads: An
     places = [i for i, lifted in enumerate(inputs) if found.reached[i] or id(lifted.real) in by_real]
     inputs, slots = [inputs[i] for i in places], [slots[i] for i in places]
     backward = _first_backward(recording, sources, inputs, slots)
-    if backward.error is not None and recording.grads.is_nested:
+    if recording.grads.is_nested:
         recording.accumulates = True
         inputs, slots = [*stage.inputs], [*stage.slots]
         backward = _first_backward(recording, sources, inputs, slots)
@@ -97,7 +97,8 @@ def _first_backward(recording: Recording, sources: Any, inputs: list[Lifted | Ou
         if tried.error is not None and len(sources) == 1:
             return tried
     whole = recording.backward(sources, slots, layouts, reals=reals)
-    if whole.error is None or len(sources) == 1:
+    is_nested = recording.grads.is_nested and not recording.accumulates  # it is recorded again in another way
+    if whole.error is None or len(sources) == 1 or is_nested:
         return whole
     fine: list[tuple[int, ...] | None] = []
     for place, stride in enumerate(layouts):

@@ -103,6 +103,15 @@ class Draws:
                         stream.generator.set_state(stream.state)
                 self._streams = around
 
+    @property
+    def has_drawn(self) -> bool:
+        return bool(self._drawn)
+
+    @property
+    def entry_states(self) -> dict[int, torch.Tensor]:
+        """The states of the generators in use, by identity, as the call finds them."""
+        return {key: stream.state for key, stream in self._streams.items()}
+
     def repeats(
         self,
         index: int,

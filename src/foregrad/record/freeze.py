@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -9,11 +11,12 @@ import torch
 from foregrad.core.history import is_flagged, is_leaf
 from foregrad.record.lift.inputs import Lifted
 from foregrad.record.lift.wrapper_inputs import Outer
+from foregrad.record.ops import Alias, ItemOf, Op, Storage
 from foregrad.record.recorder import Recorder
 from foregrad.record.recording import Backward, Recording
 from foregrad.record.results import Base, is_function_view, joined_storages, reshaped_views
 from foregrad.record.stage import Stage
-from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.symbols.data_values import item_of
 from foregrad.record.trace import (
     AnyInput,
     EngineRun,
@@ -47,6 +50,8 @@ def freeze(stage: Stage) -> Trace:
         survey=stage.survey,
         inputs=tuple(inputs.traced(lifted) for lifted in inputs.all),
         gradients=tuple(traced(recording, one) for one in stage.inputs),
+        questions=tuple(recorder.values.questions.all),
+        python_calls=tuple(recorder.python_calls.all),
         constants=dict(recorder.constants),
         generators=dict(recorder.generators.drawn),
         joined=frozenset(joined_storages(recording)),
@@ -79,6 +84,40 @@ def freeze(stage: Stage) -> Trace:
         flags=tuple(recording.intercept.flags),
         hooks=tuple((lifted.alias.object, hook) for lifted, hook in recording.grads.hooks.registered.values()),
         runs=tuple(_engine_runs(recording)),
+        has_sizes=recording.sizes is not None,
+        device=recorder.device.true,
+    )
+
+
+@dataclass(frozen=True)
+class PartialTrace:
+    """What was recorded so far, while the function still runs: what it takes to compute a value."""
+
+    ops: tuple[Op, ...]
+    inputs: tuple[TracedInput, ...]
+    joined: frozenset[Storage]
+    constants: Mapping[Storage, torch.Tensor]
+    generators: Mapping[torch.Generator, str]
+    roots: Mapping[Storage, Alias]
+    shown: Mapping[Storage, tuple[Alias, ...]]
+    grown: frozenset[Storage]
+    has_sizes: bool
+    device: torch.device | None
+
+
+def freeze_so_far(recording: Recording) -> PartialTrace:
+    """All that was recorded so far. Inputs have no names yet."""
+    recorder, memory = recording.recorder, recording.recorder.memory
+    return PartialTrace(
+        ops=tuple(recorder.ops),
+        inputs=tuple(map(recording.inputs.as_it_is, recording.inputs.all)),
+        joined=frozenset(alias.storage for op in recorder.ops for alias in op.writes)
+        | {lifted.alias.storage for lifted in recording.inputs.all if lifted.base is not None and lifted.was_rebased},
+        constants=recorder.constants,
+        generators=recorder.generators.drawn,
+        roots={storage: block.root for storage, block in memory.items() if block.aliases},
+        shown={storage: tuple(block.aliases) for storage, block in memory.items() if storage.kind == "input"},
+        grown=frozenset(storage for storage, block in memory.items() if block.is_grown),
         has_sizes=recording.sizes is not None,
         device=recorder.device.true,
     )
@@ -204,6 +243,9 @@ def _refer(value: Any, recorder: Recorder) -> Any:
         return recorder.sizes.plain(value)
     if isinstance(value, torch.Tensor):
         return Ref(recorder.alias(value).object) if recorder.knows(value) else value
+    item = item_of(value)
+    if item is not None:
+        return ItemOf(recorder.alias(item.tensor))
     if type(value) is dict:
         return {k: _refer(v, recorder) for k, v in value.items()}
     return type(value)(_refer(v, recorder) for v in value) if type(value) in (list, tuple) else value

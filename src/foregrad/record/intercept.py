@@ -31,7 +31,7 @@ from foregrad.record.origins import where
 from foregrad.record.python.clocks import Moment
 from foregrad.record.python.patched_methods import originals
 from foregrad.record.recorder import Recorder
-from foregrad.record.symbols.data_values import Item, ItemNode
+from foregrad.record.symbols.data_values import number as number_in
 from foregrad.record.symbols.numbers import Float, Int
 from foregrad.record.symbols.sizes import SHAPES, with_methods
 from foregrad.record.tensor_from_list import has_tensors, tensor_of
@@ -250,8 +250,19 @@ class Intercept(TorchFunctionMode):
         number = values.number(args[0])
         if number is not None:
             return number
-        is_data = values.mirror is not None and args[0].is_floating_point() and values.known(args[0]) is None
-        return Item(ItemNode(args[0].detach().reshape(()).double(), values.of)) if is_data else func(*args)
+        may_ask = values.mirror is not None or values.may_ask
+        if not may_ask or args[0].numel() != 1 or values.known(args[0]) is not None:
+            return func(*args)
+        if values.gives_floats:
+            return func(*args)
+        if not args[0].is_floating_point():
+            return self.truth(func, args, kwargs) if args[0].dtype == torch.bool else func(*args)
+        return number_in(args[0].detach().reshape(()).double(), values)
+
+    def truth(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """A branch asks whether a tensor is true, and not for the number in it."""
+        found = self._recorder.values.truth(args[0]) if args[0].numel() == 1 else None
+        return func(*args) if found is None else found
 
     def format(self, func: Any, args: Any, kwargs: Any) -> Any:
         """A number is formatted as one; for any other tensor torch turns modes off and prints it."""
@@ -366,6 +377,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.detach_: Intercept.detach_in_place,
     **dict.fromkeys((torch.tensor, torch.as_tensor, Tensor.new_tensor), Intercept.from_data),
     Tensor.item: Intercept.item,
+    Tensor.__bool__: Intercept.truth,
     Tensor.__format__: Intercept.format,
     **dict.fromkeys(FUSED_OPTIMIZERS, Intercept.fused),
     Tensor.register_hook: Intercept.register_hook,

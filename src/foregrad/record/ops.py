@@ -118,6 +118,24 @@ def aliases_in(value: Any) -> list[Alias]:
     return []
 
 
+@dataclass(frozen=True, slots=True)
+class ItemOf:
+    """The number in a tensor, among the arguments of a recorded op or the results of a function."""
+
+    alias: Alias
+
+
+def aliases_read(value: Any) -> list[Alias]:
+    """Every alias in nested arguments of an op, also one of which the op takes the number in it."""
+    if isinstance(value, ItemOf):
+        return [value.alias]
+    if isinstance(value, (list, tuple)):
+        return [a for v in value for a in aliases_read(v)]
+    if isinstance(value, dict):
+        return [a for v in value.values() for a in aliases_read(v)]
+    return aliases_in(value)
+
+
 def geometry_of(tensor: torch.Tensor, *, has_symbols: bool = False) -> tuple[Geometry, int]:
     """Where the elements of a tensor lie in its storage, and its conjugate and negative bits."""
     bits = tensor.is_conj() + 2 * tensor.is_neg() if tensor.is_complex() or tensor.is_neg() else 0

@@ -26,12 +26,14 @@ from foregrad.record.ghosts.sparse import sparse_result
 from foregrad.record.ghosts.table import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
 from foregrad.record.ghosts.tensors import GhostTensors
 from foregrad.record.impure import draws, generator_in, goes_by_data
-from foregrad.record.ops import Alias, Op, Storage, aliases_in
+from foregrad.record.memory_behind import refuse_memory_behind
+from foregrad.record.ops import Alias, ItemOf, Op, Storage, aliases_in
 from foregrad.record.origins import Origins, where
 from foregrad.record.python.executed_code import Executed
 from foregrad.record.python.native_code import refuse_native_argument
+from foregrad.record.python.python_calls import PythonCalls
 from foregrad.record.set_storage import SETS, check_history, check_shape
-from foregrad.record.symbols.data_values import ItemOf, item_of
+from foregrad.record.symbols.data_values import item_of
 from foregrad.record.symbols.dimensions import Sizes
 from foregrad.record.symbols.numbers import Expression, expression_of
 from foregrad.record.symbols.sizes import SYMBOLS, without_methods
@@ -57,7 +59,13 @@ from foregrad.torch_private.tensors import storage_key, view_base
 
 aten = torch.ops.aten
 _LIFTS = {aten.lift_fresh.default, aten.lift.default}
-_READS_DATA = {aten._local_scalar_dense.default, aten.is_nonzero.default, aten.equal.default}
+_READS_DATA = {
+    aten._local_scalar_dense.default,
+    aten.is_nonzero.default,
+    aten.equal.default,
+    aten.allclose.default,
+}
+_PUTS = {aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.default}
 _PLAIN = {int, float, bool, str, type(None), torch.dtype, torch.layout, torch.memory_format, complex}
 _SKIPPED = {"prim", "profiler"}  # namespaces of ops that compute nothing
 
@@ -76,6 +84,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
         self.live: set[Storage] = set()
         self.unsized: set[Storage] = set()  # tensors whose size depends on data, and is a bound here
         self.values = Values(self)
+        self.python_calls = PythonCalls(self)
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
         self._bumps = Bumps()
@@ -148,7 +157,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
         if func in _LIFTS and not self.knows(args[0]):
             return self._constant(args[0])
         if func in _READS_DATA:
-            return self.values.read(func, args)
+            return self.values.read(func, args, kwargs)
         composite = composite_of(func)
         if composite is not None:  # autograd is off altogether, or above a tensor that wraps others
             with self:
@@ -214,7 +223,12 @@ class Recorder(GhostTensors, TorchDispatchMode):
         return value
 
     def _view(self, func: Any, args: Any, kwargs: Any, op_args: Any, op_kwargs: Any) -> Any:
-        result = func(*[self._ghost(a) for a in args], **kwargs)
+        ghosts = [self._ghost(a) for a in args]
+        try:
+            result = func(*ghosts, **kwargs)
+        except RuntimeError:
+            refuse_memory_behind(func, ghosts, kwargs, self._storage_of, self.memory, self._where)
+            raise
         parent = next((a for a in op_args if isinstance(a, Alias)), None)
         index = len(self.ops)
         version = version_of(self.objects[parent.object]) if parent is not None else 0
@@ -255,8 +269,13 @@ class Recorder(GhostTensors, TorchDispatchMode):
         if func in SETS:
             check_history(given, self._where)
         num_bytes = target.untyped_storage().nbytes()
-        with memory_of(target) if func in RESIZES else nullcontext():
-            result = func(target, *[self._ghost(a) for a in args[1:]], **kwargs)
+        ghosts = [target, *(self._ghost(a) for a in args[1:])]
+        try:
+            with memory_of(target) if func in RESIZES else nullcontext():
+                result = func(*ghosts, **kwargs)
+        except RuntimeError:
+            refuse_memory_behind(func, ghosts, kwargs, self._storage_of, self.memory, self._where)
+            raise
         if func in SETS:
             check_shape(before, target, self._where)
         storage = self._storage_of.get(storage_key(target))
@@ -276,6 +295,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
             return self.table.outcome(key, func, args, kwargs, self.device.true)
         except (DataDependentOutputException, DynamicOutputShapeException) as error:
             found = outcome_by_value(func, args, kwargs, self.values.known) or largest_outcome(func, args, self.device)
+            found = found or self.values.questions.outcome(func, args, kwargs)
             if found is None:
                 raise CaptureError(SHAPE_DEPENDS_ON_DATA.format(func=func, where=self._where())) from error
             return found
@@ -302,6 +322,8 @@ class Recorder(GhostTensors, TorchDispatchMode):
         args: Any,
         kwargs: Any,
     ) -> Any:
+        if func in _PUTS and self.values.may_ask and not self.phase:
+            self._ask_for_rows(args)
         outcome = self._outcome(func, key, args, kwargs)
         if outcome.resized:
             return self._resize_first(outcome, func, given, args, kwargs)
@@ -330,7 +352,15 @@ class Recorder(GhostTensors, TorchDispatchMode):
             self.check_not_shown(alias, self._where)
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, redraws=redraws)
+        self.values.questions.settle(index, outcome, aliases_in(outputs))
         return result
+
+    def _ask_for_rows(self, args: Any) -> None:
+        """How many elements a mask selects: a write there has a gradient of that size."""
+        masks = [one for one in args[1] if isinstance(one, torch.Tensor) and one.dtype in (torch.bool, torch.uint8)]
+        is_needed = torch.is_grad_enabled() and self._ghost(args[2]).requires_grad
+        if is_needed and any(self.values.known(one) is None for one in masks):
+            self.dispatch(aten.index.Tensor, (args[0], args[1]), {})
 
     def _draw(self, index: int, func: OpOverload, key: Any, args: Any, kwargs: Any) -> int | None:
         """The earlier op whose numbers an op repeats; None if it draws new ones."""

@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 import torch
@@ -22,16 +21,19 @@ from foregrad.core.size import thawed
 from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.core.wrapper_autograd import Whole
 from foregrad.core.wrapper_subclass import is_wrapper
+from foregrad.process.forks import lock
 from foregrad.process.garbage_collection import young_objects
 from foregrad.record.frames import raising_frame, source_of
 from foregrad.record.ghosts.allocate import new_ghost
 from foregrad.record.intercept import Intercept
+from foregrad.record.lift.argument_objects import GivenArguments
 from foregrad.record.lift.grads import Grads
 from foregrad.record.lift.inputs import Inputs
 from foregrad.record.ops import Alias, Op, Origin
 from foregrad.record.python.called_modules import CalledModules
 from foregrad.record.python.clocks import clocks_give_moments, refuse_moment
-from foregrad.record.python.container_arguments import ContainerArguments
+from foregrad.record.python.container_arguments import ContainerArguments, at, named
+from foregrad.record.python.result_forms import FormMaker, ResultForm, settled
 from foregrad.record.python.user_backwards import Backwards
 from foregrad.record.python.world_reads import FileRead
 from foregrad.record.recorder import Recorder
@@ -46,11 +48,11 @@ from foregrad.torch_private.autograd_engine import accumulate, functions_take, r
 from foregrad.torch_private.dispatch import autocast_disabled, no_dispatch_modes
 from foregrad.torch_private.pytree import (
     TreeSpec,
-    containers_in,
     keystr,
     open_objects,
     tree_flatten,
     tree_flatten_with_path,
+    tree_leaves,
 )
 from foregrad.torch_private.tensors import NO_MEMORY
 
@@ -129,6 +131,7 @@ class Recording:
 
     def __init__(self, objects: UserObjects, definition: str, sizes: Sizes | None = None) -> None:
         self.definition = definition  # the line of the function, as a line of an error
+        self.lock = lock()  # for one backward at a time, of whichever stage
         self.sizes = sizes
         self.recorder = Recorder(lambda real: self.inputs.lift(real), sizes, objects.watched.executed)
         self.objects = Held(objects)
@@ -146,19 +149,22 @@ class Recording:
         self.outputs: list[Any] = []
         self.items: set[int] = set()  # places of outputs of which the number is returned
         self.structure: TreeSpec
+        self.whole: TreeSpec | None = None  # of the result without its form, if a plain tree loses nothing
+        self.form: ResultForm | None = None  # of a result that no plain tree can be
         self.leaves_grad_mode = True
         self.accumulates = False  # whether backwards run others, so that gradients are found at leaves
 
-    def forward(self, function: Callable[..., Any], args: Any, kwargs: Any, modes: AbstractContextManager[Any]) -> None:
+    def forward(self, function: Callable[..., Any], given: GivenArguments, modes: AbstractContextManager[Any]) -> None:
         """Run the function on the ghosts of its arguments, with modes of torch."""
-        (leaves, structure), mode = tree_flatten((args, kwargs)), torch.is_grad_enabled()
-        tensors = list({id(t): t for t in leaves if isinstance(t, torch.Tensor)}.values())
+        mode = torch.is_grad_enabled()
+        tensors = list({id(t): t for t in tree_leaves(given.tree) if isinstance(t, torch.Tensor)}.values())
         with fakes(self.sizes):
             self.inputs.lift_arguments(tensors, self.definition)
-        ghost_args, ghost_kwargs = structure.unflatten([self.inputs.ghost_of(leaf) for leaf in leaves])
+        real = named(given.args, given.kwargs)
+        numbers = {p: self.numbers.read_given(p, at(real, p), text).symbol() for p, text in given.numbers.items()}
+        copies = ContainerArguments(given.args, given.kwargs, given.opened, self.inputs.ghost_of, numbers)
         objects = self.objects.now
-        objects.arguments = ContainerArguments((args, kwargs), (ghost_args, ghost_kwargs))
-        objects.watched.outside.copied = objects.arguments.copied
+        objects.arguments, objects.watched.outside.copied = copies, copies.copied
         try:
             with (
                 no_saved_tensor_hooks(),
@@ -176,7 +182,7 @@ class Recording:
                 self.recorder.executed,
                 modes,
             ):
-                result = function(*ghost_args, **ghost_kwargs)
+                result = function(*copies.args, **copies.kwargs)
             self.leaves_grad_mode = torch.is_grad_enabled()
         except Exception as error:
             refusal = self._refusal(error)
@@ -188,16 +194,17 @@ class Recording:
             torch.set_grad_enabled(mode)
         self.files |= objects.watched.anew.files
         self.recorder.check_moved()
-        self._take_outputs(result)
+        self._take_outputs(result, copies)
         self.num_forward = len(self.recorder.ops)
 
     @contextmanager
     def _numbers(self) -> Iterator[None]:
         """Python's own functions take the numbers of declared state, and sizes that vary, if there are any."""
-        has_state = self.recorder.values.mirror is not None
+        values = self.recorder.values
+        has_items = values.mirror is not None or values.may_ask
         with (
-            numbers_in_math() if has_state or self.sizes is not None else nullcontext(),
-            items_in_max_and_min() if has_state else nullcontext(),
+            numbers_in_math() if has_items or self.sizes is not None or self.numbers.given else nullcontext(),
+            items_in_max_and_min() if has_items else nullcontext(),
         ):
             yield
 
@@ -230,15 +237,35 @@ class Recording:
             "(torch.library), or return the tensor and read it outside the captured function."
         )
 
-    def _take_outputs(self, result: Any) -> None:
-        self._refuse_keys(result)
-        result = open_objects(result, young_objects(), self._is_ghost, _is_shape)
-        named, self.structure = tree_flatten_with_path(result, _is_shape)
+    def _take_outputs(self, result: Any, copies: ContainerArguments) -> None:
+        """Take what the function returned, and what it has put into its arguments."""
+        is_new = young_objects()
+        maker = FormMaker(copies, is_new, self._is_ghost, self.definition)
+        form = maker.made(result)
+        if not maker.is_special:
+            found = tree_flatten_with_path(open_objects(result, is_new, self._is_ghost, _is_shape), _is_shape)
+            named, self.structure = [(f"result{keystr(path)}", leaf) for path, leaf in found[0]], found[1]
+        if maker.is_special or maker.kept:
+            named, self.form = maker.leaves, form
+            self.whole = None if maker.is_special else self.structure
+            self.structure = tree_flatten([None for _ in named])[1]
+            self.objects.now.kept = tuple(maker.kept)
+        self._take_leaves(named)
+
+    def settle(self, watched: frozenset[int]) -> None:
+        """Lists and dicts of a result that were there before come back as they are, if the guards watch them."""
+        if self.form is None:
+            return
+        self.form = settled(self.form, watched)
+        if self.whole is not None and not watched:
+            self.structure, self.form = self.whole, None
+
+    def _take_leaves(self, named: list[tuple[str, Any]]) -> None:
         self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
-        for path, leaf in named:
+        for name, leaf in named:
             if isinstance(leaf, torch.Tensor) and is_wrapper(leaf):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
-                self.outputs.append(self.wrapped.take(ghost, f"result{keystr(path)}"))
+                self.outputs.append(self.wrapped.take(ghost, name))
             elif isinstance(leaf, torch.Tensor):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(ghost)
@@ -250,29 +277,19 @@ class Recording:
             elif self.sizes is not None and self.sizes.varies(leaf):
                 self.outputs.append(self.sizes.plain(leaf))
             elif isinstance(leaf, _PLAIN_OUTPUTS) or _is_named(leaf):
-                refuse_moment(leaf, f"result{keystr(path)}", self.definition)
+                refuse_moment(leaf, name, self.definition)
                 self.outputs.append(leaf)
             else:
+                what, instead = ("returns", "Return") if name.startswith("result") else ("stores", "Store")
                 raise CaptureError(
-                    f"the function returns a {type(leaf).__name__} as result{keystr(path)}, which a program cannot "
-                    f"hold.\n{self.definition}\nReturn tensors, numbers, strings or None, in tuples, lists, dicts, "
-                    "registered containers, or new objects of Python classes, once each, that nothing else holds."
+                    f"the function {what} a {type(leaf).__name__} as {name}, which a program cannot hold.\n"
+                    f"{self.definition}\n{instead} tensors, numbers, strings or None, in tuples, lists, dicts, "
+                    "registered containers, or new objects of Python classes that nothing else holds."
                 )
         self.wrapped.take_rewritten()
 
     def _is_ghost(self, leaf: Any) -> bool:
         return isinstance(leaf, torch.Tensor) and self.recorder.knows(leaf)
-
-    def _refuse_keys(self, result: Any) -> None:
-        """Tensors and new objects may be values of a dict, and no keys."""
-        keys = [key for one in containers_in(result) if isinstance(one, dict) for key in one]
-        for key in keys:
-            parts = key if isinstance(key, tuple) else (key,)
-            if not all(isinstance(part, (*_PLAIN_OUTPUTS, type, Enum)) for part in parts):
-                raise CaptureError(
-                    f"the function returns a dict with a {type(key).__name__} as a key.\n{self.definition}\nUse "
-                    "strings or numbers."
-                )
 
     def backward(
         self,
@@ -361,8 +378,11 @@ class Recording:
     def _refused(self, error: Exception) -> Exception:
         """What a backward that raises this while it is recorded will raise when it is asked for."""
         is_eagers = any(words in str(error) for words in _EAGERS)
-        if self.sizes is not None and not self.sizes.is_finished and not is_eagers:
-            raise error  # it may be right for plain sizes
+        is_first = (self.sizes is not None and not self.sizes.is_finished) or (
+            self.numbers.given and self.objects.is_capturing
+        )
+        if is_first and not is_eagers:
+            raise error  # it may be right for plain sizes and numbers
         return self._of_the_recording(error) or error.with_traceback(None)
 
     def _of_the_recording(self, error: Exception) -> CaptureError | None:

@@ -14,15 +14,18 @@ from foregrad.core.history import attributes_of, keeps_gradient
 from foregrad.core.spec import Spec
 from foregrad.process.garbage_collection import young_objects
 from foregrad.record.impure import is_random
-from foregrad.record.lift.declared_state import Declared, StateStore
+from foregrad.record.lift.declared_state import Declared, StateStore, leaves_in
 from foregrad.record.lift.locate import Location, Variable, variables
 from foregrad.record.lift.wrapper_inputs import Outer
-from foregrad.record.ops import Alias, aliases_in
-from foregrad.record.python.container_arguments import Edits
+from foregrad.record.ops import Alias, aliases_in, aliases_read
 from foregrad.record.python.escapes import Escape, escapes
+from foregrad.record.python.executed_code import is_library
+from foregrad.record.python.names_read import names_in
 from foregrad.record.python.side_effects import Change, SideEffects, refuse_number_or_tensor, tensors_in
 from foregrad.record.recording import Recording
 from foregrad.record.results import reshaped_views
+from foregrad.record.symbols.data_values import item_of
+from foregrad.record.symbols.numbers import expression_of
 from foregrad.torch_private.native_code import has_hidden_hooks
 
 
@@ -34,6 +37,8 @@ def changes_of(
     watched = recording.objects.now.watched
     found = beside.changes(recording.recorder.knows)
     names = {change.name for change in found}
+    if recording.numbers.given:
+        _refuse_numbers_outside(recording)
     for kept in watched.outside.changed() if python is not None else ():
         if any(map(recording.recorder.knows, tensors_in(kept.now))):
             refuse_number_or_tensor(kept.name, f"\n  at {kept.line}")
@@ -49,15 +54,27 @@ def changes_of(
     return tuple(changes), tuple(once)
 
 
-def edits_of(recording: Recording) -> Edits | None:
-    """What the function has changed in lists and dicts that it was given: sizes in them are those of one call."""
-    found = recording.objects.now.arguments.edits(recording.definition)
-    if found is not None and recording.sizes is not None:
-        raise CaptureError(
-            f"the function changes a list or dict that it is given.\n{recording.definition}\n"
-            "Return a new one, or pass dynamic=False."
-        )
-    return found
+def _refuse_numbers_outside(recording: Recording) -> None:
+    """A number that varies would stay in an object outside as what stands for it."""
+    for kept in recording.objects.now.watched.outside.changed():
+        held = kept.now if isinstance(kept.now, dict) else dict(enumerate(kept.now if type(kept.now) is tuple else ()))
+        leaves = [leaf for value in held.values() for leaf in leaves_in(value)]
+        if any(expression_of(leaf) is not None for leaf in (kept.now, *leaves)):
+            raise CaptureError(
+                f"the function stores a number that varies in `{kept.name}`, outside itself.\n{recording.definition}\n"
+                "Return it, and store it outside."
+            )
+
+
+def refuse_types_of_numbers(recording: Recording) -> None:
+    """A number that varies says that it is a float to `isinstance`, and not to `type`."""
+    ran = recording.recorder.executed.ran() if recording.numbers.given else ()
+    for code, names in ran:
+        if not is_library(code) and "type" in names_in(code).globals and "type" not in names:
+            raise CaptureError(
+                f"{code.co_qualname} asks for the `type` of something, which may be a number that varies.\n"
+                f"{recording.definition}\nAsk with `isinstance`."
+            )
 
 
 def refuse_stored(recording: Recording, stored: Sequence[StateStore]) -> None:
@@ -92,7 +109,7 @@ def refuse_kept(recording: Recording, body: Any, before: tuple[Variable, ...]) -
         kept = [t for t in _tensors_in(variable.value) if recording.recorder.knows(t)]
         if not kept:
             continue
-        if kept[0] is variable.value:
+        if isinstance(variable.value, (torch.Tensor, torch.SymFloat)):
             variable.assign(values.get((id(variable.owner), variable.key)))
         raise CaptureError(
             f"the function stores a tensor {Spec.of(kept[0])} in `{variable.name}`, outside itself; a program "
@@ -108,16 +125,26 @@ def refuse_escaped(recording: Recording, named: list[tuple[str, Any]]) -> None:
     for scope in recording.recorder.executed.named():
         for name in sorted(scope.names & scope.variables.keys()):
             value = scope.variables[name]
-            if isinstance(value, torch.Tensor) and recording.recorder.knows(value):
+            if any(map(recording.recorder.knows, _tensors_in(value, 0))):
                 found.append(Escape(value, name, scope.variables))
             roots.append((name, value))
     for escape in escapes(recording, roots):
-        if escape.cache is not None and _would_be_the_same(recording, escape.tensor):
+        is_tensor = isinstance(escape.tensor, torch.Tensor)
+        if escape.cache is not None and is_tensor and _would_be_the_same(recording, escape.tensor):
             escape.undo()  # it is computed again when it is asked for
         else:
             found.append(escape)
     if not found:
         return
+    first = found[0]
+    if not isinstance(first.tensor, torch.Tensor):
+        for escape in found:
+            escape.undo()
+        kind = type(first.tensor).__name__
+        raise CaptureError(
+            f"the function stores a {kind} that it was given in `{first.path}`, outside itself; a "
+            f"program cannot do that at each call.\n{recording.definition}\nStore it outside."
+        )
     alias = recording.recorder.alias(found[0].tensor)
     made = None if alias.op is None else recording.recorder.ops[alias.op].origin
     line = recording.definition if made is None or made.code is None else f"  at {made}"
@@ -133,16 +160,19 @@ def _would_be_the_same(recording: Recording, tensor: torch.Tensor) -> bool:
     """Whether each call would compute a tensor alike: from no input, without a draw, and no gradient is kept in it."""
     varying: set[Any] = set()
     for op in recording.recorder.ops:
-        read = {alias.storage for alias in aliases_in((op.args, op.kwargs))}
+        read = {alias.storage for alias in aliases_read((op.args, op.kwargs))}
         if is_random(op.func) or any(one in varying or one.kind == "input" for one in read):
             varying.update(alias.storage for alias in (*aliases_in(op.outputs), *op.writes))
     return not tensor.requires_grad and recording.recorder.alias(tensor).storage not in varying
 
 
 def _tensors_in(value: Any, depth: int = 3) -> list[torch.Tensor]:
-    """Tensors in a value, in containers in it, and in the attributes of a plain object."""
+    """Tensors in a value, in containers in it, and in the attributes of a plain object, and those of numbers."""
     if isinstance(value, torch.Tensor):
         return [value]
+    item = item_of(value)
+    if item is not None:
+        return [item.tensor]
     if isinstance(value, (list, tuple, set)) and depth:
         return [t for v in value for t in _tensors_in(v, depth - 1)]
     if isinstance(value, dict) and depth:

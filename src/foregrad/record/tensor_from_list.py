@@ -1,4 +1,4 @@
-"""Tensors from lists in which there are tensors, such as `torch.tensor([loss, 1.0])`.
+"""Tensors from lists in which there are tensors, or numbers of them, such as `torch.tensor([loss, x.item(), 1.0])`.
 
 Torch reads such tensors past the dispatcher, one number after the other. In a program the numbers are put in their
 places by ops.
@@ -11,14 +11,17 @@ from typing import Any
 
 import torch
 
+from foregrad.record.symbols.data_values import item_of
 from foregrad.torch_private.dispatch import no_dispatch_modes
 
 Tensor = torch.Tensor
 
 
 def has_tensors(value: Any) -> bool:
-    """Whether there are tensors in nested lists and tuples."""
-    return isinstance(value, (list, tuple)) and any(isinstance(v, Tensor) or has_tensors(v) for v in value)
+    """Whether there are tensors in nested lists and tuples, or numbers that depend on data."""
+    if isinstance(value, (list, tuple)):
+        return any(isinstance(v, Tensor) or has_tensors(v) for v in value)
+    return item_of(value) is not None
 
 
 def tensor_of(make: Callable[[Any], Tensor], value: Any, known: Callable[[Tensor], Tensor | None]) -> Tensor:
@@ -39,14 +42,19 @@ def _with_values(value: Any, values: dict[tuple[int, ...], Tensor | None], path:
         with no_dispatch_modes():
             found = values[path]
             return torch.zeros(value.shape, dtype=value.dtype, device="cpu") if found is None else found
+    if item_of(value) is not None:
+        return 0.0
     if isinstance(value, (list, tuple)):
         return [_with_values(item, values, (*path, place)) for place, item in enumerate(value)]
     return value
 
 
 def _tensors_in(value: Any, path: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], Tensor]]:
+    item = item_of(value)
     if isinstance(value, Tensor):
         yield path, value
+    elif item is not None:
+        yield path, item.tensor
     elif isinstance(value, (list, tuple)):
         for place, item in enumerate(value):
             yield from _tensors_in(item, (*path, place))

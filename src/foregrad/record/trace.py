@@ -16,6 +16,8 @@ from foregrad.core.spec import Spec
 from foregrad.core.wrapper_autograd import Whole
 from foregrad.core.wrapper_subclass import GradientForm, WrapperRecipe
 from foregrad.record.ops import Alias, Op, Storage
+from foregrad.record.python.python_calls import PythonCall
+from foregrad.record.questions import Question
 from foregrad.torch_private.pytree import TreeSpec
 
 
@@ -182,6 +184,8 @@ class Trace:
     # what comes in
     inputs: tuple[TracedInput, ...]
     gradients: tuple[AnyInput, ...]  # those that get one
+    questions: tuple[Question, ...]  # that Python has asked of the data, in order
+    python_calls: tuple[PythonCall, ...]  # that each call makes, in order
     constants: Mapping[Storage, torch.Tensor]
     generators: Mapping[torch.Generator, str]  # from which it draws, and their names
     joined: frozenset[Storage]  # of which a program takes one input alone, the base

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -27,7 +28,8 @@ class UserObjects:
     """What is the user's in the call that is captured."""
 
     watched: Watched  # what the function reads from the world, and what it changes outside
-    arguments: ContainerArguments = field(default_factory=ContainerArguments)
+    arguments: ContainerArguments | None = None  # the copies that the function gets
+    kept: tuple[Any, ...] = ()  # lists and dicts of its result that were there before
     argument_names: dict[int, str] = field(default_factory=dict)  # by the id of the tensor
     called: dict[int, torch.nn.Module] = field(default_factory=dict)  # modules, by id
     tops: dict[int, tuple[str, torch.nn.Module]] = field(default_factory=dict)  # those that others are parts of

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, RedoView, siblings
 from foregrad.program.dead_code import is_view
+from foregrad.program.pieces import Piece, Pieces
 from foregrad.program.split import Saved
 from foregrad.record.lift.declared_state import Slot
 from foregrad.record.symbols.numbers import Expression
@@ -37,6 +39,7 @@ from foregrad.runtime.epilogue import (
 )
 from foregrad.runtime.gradient_carriers import carrier
 from foregrad.runtime.partial_backward import RareBackward
+from foregrad.runtime.questions import PASSED_ON, emit_pieces
 from foregrad.runtime.result import result_text
 from foregrad.runtime.size_formulas import dims_of
 from foregrad.runtime.tangents import Asked
@@ -62,7 +65,10 @@ class CallWriter:
         self.halves = compiled.halves
         self.effects = self.calling.effects
         donation = compiled.donation
-        self.outputs = donation.outputs if donation is not None else self.halves.outputs
+        self.given_out = donation.outputs if donation is not None else self.halves.outputs
+        self.outputs = tuple(
+            place for place in self.given_out if self.program.signature.outputs[place].role != "answer"
+        )
         self.written = donation.written if donation is not None else frozenset()
         self.inputs = [self._given(i) for i in (donation.inputs if donation is not None else self.halves.inputs)]
         self.gradients = self.calling.gradients
@@ -72,14 +78,15 @@ class CallWriter:
         self.rest = [
             given for given in self.inputs if given not in self.differentiable and not isinstance(given, VARYING)
         ]
-        self.dims = dims_of(compiled.sizes)
+        self.dims = dims_of(compiled.sizes, compiled.numbers)
         self.watched = compiled.watched()
         counted = [self.effects.inputs[number] for number in self._counters() if number in self.effects.inputs]
         self.rest += [one for one in counted if one not in self.rest and one not in self.differentiable]
         self.early = [number for number in self.effects.early if number in self._counters()]
         self.has_end = bool(self.watched) or any(compiled.dead_errors()) or not self.differentiable
         self.leading = ["dims"] * bool(self.dims)
-        self.leading += ["rest"] * bool(self.rest or self.early) + ["live"] * bool(self.calling.live)
+        self.passed_on = compiled.pieces.passed_on if compiled.pieces is not None else ()
+        self.leading += ["rest"] * bool(self.rest or self.early or self.passed_on) + ["live"] * bool(self.calling.live)
         self.leading += ["watched"] * self.has_end
         self.standing = [str(ref) for ref in standing(self.calling, self._counters())] if compiled.stage.sources else []
         self.leading += ["standing"] * bool(self.standing)
@@ -99,6 +106,8 @@ class CallWriter:
 
     def write(self, source: Source, *, grad_enabled: bool) -> None:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
+        if self.compiled.asking:
+            emit_pieces(source, self.compiled.asking, self._value_name, self._below_piece(source))
         if self.compiled.donation is not None:
             self._drop_grads(source)
         emit_edges(source, self.effects.steps)
@@ -143,7 +152,14 @@ class CallWriter:
         for number in self.calling.retained:
             source.line(f"o{number}.retain_grad()")
         set_mode(source, left, self.calling.leaves_grad_mode)
+        self._make_python_calls(source)
         source.line(f"return {result_text(source, self.calling)}")
+
+    def _make_python_calls(self, source: Source) -> None:
+        """Run what the function runs by `fg.python`, on values of the program."""
+        places = iter([place for place in self.outputs if self.program.signature.outputs[place].role == "python"])
+        for call in self.calling.python_calls:
+            source.line(f"{source.name('python_call', call)}({', '.join(f'r{next(places)}' for _ in call.ops)})")
 
     def _drop_grads(self, source: Source) -> None:
         """Let go of gradients that nobody reads before new ones are made, as `zero_grad` does."""
@@ -174,7 +190,8 @@ class CallWriter:
 
     def _rest(self) -> str:
         """Tensors that the forward takes and autograd need not know."""
-        return "".join(f"{n}, " for n in [*map(self._name, self.rest), *(f"o{number}" for number in self.early)])
+        names = [*map(self._name, self.rest), *(f"o{number}" for number in self.early)]
+        return "".join(f"{n}, " for n in [*names, *map(PASSED_ON.format, self.passed_on)])
 
     def _tensors(self) -> list[str]:
         """Tensors through which autograd knows the function."""
@@ -191,16 +208,52 @@ class CallWriter:
 
     def _run(self, source: Source, *, without_grad: bool) -> None:
         """Emit the call of the forward half."""
-        half = self.compiled.donation.graph if self.compiled.donation is not None else self.halves.forward
+        half, pieces = self.compiled.forward_graph, self.compiled.pieces
         results: Any = half.graph.output_node().args[0]
-        targets = [f"r{place}" for place in self.outputs]
-        targets += [f"v{i}" for i in range(len(results) - len(targets))]
-        arguments = ", ".join(self._name(lifted) for lifted in self.inputs)
+        if pieces is None:
+            targets = [f"r{place}" for place in self.outputs]
+            targets += [f"v{i}" for i in range(len(results) - len(targets))]
+            arguments, late = [self._name(given) for given in self.inputs], list[tuple[str, str]]()
+        else:
+            targets, late = self._targets(pieces)
+            arguments = [self._value_name(name) for name in pieces.rest.inputs]
         unpack = "".join(f"{t}, " for t in targets)
-        call = f"{source.name('forward_half', self.compiled.run_forward)}({arguments})"
+        call = f"{source.name('forward_half', self.compiled.run_forward)}({', '.join(arguments)})"
         without_grad = without_grad and not self.written
-        with self._below_autograd(source, half, self.compiled.run_forward, without_grad=without_grad):
-            source.line(f"{unpack}= {call}" if unpack else call)
+        if results or pieces is None or any(n.op == "call_function" for n in half.graph.nodes):
+            with self._below_autograd(source, half, self.compiled.run_forward, without_grad=without_grad):
+                source.line(f"{unpack}= {call}" if unpack else call)
+        for target, value in late:
+            source.line(f"{target} = {value}")
+
+    def _targets(self, pieces: Pieces) -> tuple[list[str], list[tuple[str, str]]]:
+        """The names of what the rest of a forward gives, and those of what its pieces have given before."""
+        num = len(self.given_out)
+        named = [*(f"r{place}" for place in self.given_out), *(f"v{i}" for i in range(len(pieces.outputs) - num))]
+        targets: dict[str, str] = {}
+        late: list[tuple[str, str]] = []
+        for target, value in zip(named, pieces.outputs, strict=True):
+            if value in pieces.rest.outputs and value not in targets:
+                targets[value] = target
+            elif value is not None:
+                late.append((target, targets.get(value) or self._value_name(value)))
+            elif target[1:].isdigit() and target[0] == "r" and int(target[1:]) in self.outputs:
+                late.append((target, "None"))
+        return [targets[value] for value in pieces.rest.outputs], late
+
+    def _value_name(self, value: str) -> str:
+        """A value of the forward graph: an input, or what a piece has given."""
+        given = self._given_names.get(value)
+        return PASSED_ON.format(value) if given is None else given
+
+    @cached_property
+    def _given_names(self) -> dict[str, str]:
+        graph = self.compiled.donation.graph if self.compiled.donation is not None else self.halves.forward
+        placeholders = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+        return dict(zip(placeholders, map(self._name, self.inputs), strict=True))
+
+    def _below_piece(self, source: Source) -> Callable[[Piece, Any], AbstractContextManager[None]]:
+        return lambda piece, run: self._below_autograd(source, piece.graph, run, without_grad=False)
 
     @contextmanager
     def _below_autograd(

@@ -17,12 +17,14 @@ from torch import fx
 from foregrad.backends.backend import Runner, start
 from foregrad.backends.choose import can_write
 from foregrad.backends.compiling import compiles
+from foregrad.backends.eager import compile_graph
 from foregrad.backends.guarded_code import Guarded
 from foregrad.core.errors import BackwardError
 from foregrad.core.size import frozen_all
 from foregrad.passes.donation import donate
-from foregrad.process.forks import lock, undivided
+from foregrad.process.forks import undivided
 from foregrad.program.build import build
+from foregrad.program.pieces import Piece, Pieces, asks_of, cut
 from foregrad.program.program import Program
 from foregrad.program.reuse_saved import fitted
 from foregrad.program.split import Halves, Saved
@@ -37,11 +39,15 @@ from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.fallback_warnings import slow_parts, warn_of_slow_parts
 from foregrad.runtime.late_backward import refuse_late, run_engine, survey_of
 from foregrad.runtime.options import Claim, Options, claim_nothing
+from foregrad.runtime.questions import Ask, SharedPiece, SharedPieces
 from foregrad.runtime.size_formulas import Dims, formulas
 from foregrad.runtime.tangents import Asked, Tangents
 
 #: How many layouts of tangents a stage is recorded for; tangents of any further one are copied to the usual layout.
 _MOST_LAYOUTS = 16
+
+#: A piece of so many ops is run op by op: that takes microseconds, and its compilation seconds.
+_FEW_OPS = 8
 
 
 class CompiledStage:
@@ -54,32 +60,50 @@ class CompiledStage:
         options: Options,
         known: tuple[Runner | None, ...] = (None, None),
         claim: Claim = claim_nothing,
+        shared: SharedPieces | None = None,
     ) -> None:
-        """`known` are the halves, where they were compiled before, and `claim` looks for those of later programs."""
+        """`known` are the halves, where they were compiled before, and `claim` looks for those of later programs;
+        `shared` are the pieces of other paths of the function."""
         self.stage = replace(stage, live=frozenset(program.calling.live), stored=())
         self._claim = claim
         self.on_backward: Callable[[], None] = lambda: None  # told when there is one more backward
         self.sizes = stage.recording.sizes
+        self.numbers = stage.recording.numbers.carried
         self.program = program
         self._way = options
         self.halves: Halves = program.halves
         is_differentiated = stage.phase > 0 or bool(program.calling.tangents)
         self.donation = donate(program) if not is_differentiated and can_write(options.backend) else None
         written = self.donation.graph if self.donation else self.halves.forward
-        forward = self._start(written, "forward", known[0])  # and backward, before either is finished
+        outputs = self.donation.outputs if self.donation else self.halves.outputs
+        asks = asks_of(program, outputs)
+        self.pieces: Pieces | None = cut(written, asks) if asks else None
+        starting = [self._start_piece(piece, {} if shared is None else shared) for piece in self._before]
+        self.forward_graph = self.pieces.rest.graph if self.pieces is not None else written
+        forward = self._start(self.forward_graph, "forward", known[0])  # and backward, before either is finished
         self._saved_keys = [s.key for s in self.halves.saved]
         self._kept = {s.key: s.spec for s in self.halves.saved}
         self.checks = self._find_checks()
-        self._lock = lock()
+        self._lock = stage.recording.lock  # other stages run the engine over the same recording
         self._backwards: dict[Layouts, CompiledBackward] = {}
         self._nexts: dict[tuple[Layouts, tuple[bool, ...]], CompiledStage] = {}
         self._assumed: dict[Any, int] = {}  # how much these assume about sizes that vary
         self.rerecord: Callable[[Dims], CompiledStage] | None = None  # for the sizes of another call
         backward = None if self._is_asked_for_first(known[1]) else self._start_backward(program, self.halves, known[1])
+        self.asking = tuple((piece, run()) for piece, run in zip(self._before, starting, strict=True))
         self.run_forward = forward()
         if stage.backward is not None and backward is not None:
             self._backwards[self._first_layouts] = backward()
-        warn_of_slow_parts(program.name, slow_parts([self.run_forward, *(b.run for b in self._backwards.values())]))
+        warn_of_slow_parts(program.name, slow_parts([*self._forward_runs, *(b.run for b in self._backwards.values())]))
+
+    @property
+    def _before(self) -> tuple[Piece, ...]:
+        """The pieces of the forward that come before the last answer."""
+        return () if self.pieces is None else self.pieces.before
+
+    @property
+    def _forward_runs(self) -> list[Runner]:
+        return [*(ask.piece.run for _, ask in self.asking), self.run_forward]
 
     def cut(self) -> None:
         """Hold on to nothing of the user's: no more of it is recorded."""
@@ -113,7 +137,7 @@ class CompiledStage:
     @property
     def cut_runs(self) -> list[Guarded]:
         """What runs the halves that were compiled by regions, forward first."""
-        runs = [self.run_forward, *(b.run for b in self._backwards.values())]
+        runs = [*self._forward_runs, *(b.run for b in self._backwards.values())]
         return [run for run in runs if isinstance(run, Guarded) and run.cuts is not None]
 
     # -- what must not be written ---------------------------------------------------------------------------
@@ -254,6 +278,25 @@ class CompiledStage:
         program = program.apply(self._way.passes).marked_like(self.program)
         return program if program.calling.backward_error else fitted(program, self._kept, wanted, self.stage.phase)
 
+    def _start_piece(self, piece: Piece, shared: SharedPieces) -> Callable[[], Ask]:
+        """A piece is compiled if that pays; where sizes are asked, its ops run one by one. One that another path has
+        too gives what either needs."""
+        is_plain = piece.sizes_are_asked or piece.num_ops <= _FEW_OPS
+        backend = compile_graph if is_plain else self._way.backend
+        key = (piece.look, str(backend))
+        known = shared.get(key)
+        if known is not None and set(piece.wanted) <= set(known.gives):
+            return lambda: Ask(known, piece.wanted)
+        gives = tuple(dict.fromkeys((*(known.gives if known is not None else ()), *piece.wanted)))
+        finish = start(backend, piece.giving(gives), "ask")
+
+        def finished() -> Ask:
+            made = shared.setdefault(key, SharedPiece(run := finish(), gives, piece.look))
+            made.now = run, gives
+            return Ask(made, piece.wanted)
+
+        return finished
+
     def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:
         return start(self._way.backend, graph, name) if known is None else lambda: known
 
@@ -292,7 +335,7 @@ class CompiledStage:
             live=tuple(map(self.program.calling.live.index, calling.live)),
             writes=tuple(self.program.calling.live.index(calling.outputs[i]) for i in written),
             wholes=calling.wrapping.gradients,
-            at=None if self.sizes is None else formulas(self.sizes, repr((strides, numbers))),
+            at=self._formulas((strides, numbers)),
         )
 
     def run_backward(self, saved: Any, tangents: Sequence[Any], live: Sequence[Any], dims: Dims) -> list[Any]:
@@ -329,9 +372,12 @@ class CompiledStage:
         assert self.stage.earlier is not None
         strides = tuple(t.spec.stride for t in self.stage.earlier.tangents if t is not None)
         numbers = tuple(self.program.calling.inputs[i] for i in self.halves.inputs)
-        return (
-            (lambda dims: (strides, numbers)) if self.sizes is None else formulas(self.sizes, repr((strides, numbers)))
-        )
+        return self._formulas((strides, numbers)) or (lambda dims: (strides, numbers))
+
+    def _formulas(self, value: Any) -> Callable[[Dims], Any] | None:
+        """What computes a value from the sizes and numbers of a call; None where none vary."""
+        is_fixed = self.sizes is None and not self.numbers
+        return None if is_fixed else formulas(self.sizes, repr(value), self.numbers)
 
     def next_stage(self, tangents: Sequence[Any], dims: Dims) -> CompiledStage:
         """The stage whose forward is this stage's backward, for tangents some of which can be differentiated."""

@@ -18,7 +18,7 @@ from foregrad.core.size import VARYING, Shape
 from foregrad.core.source import Source
 from foregrad.core.spec import is_number
 from foregrad.record.lift.declared_state import Container, Declared, Slot
-from foregrad.record.symbols.data_values import ItemOf
+from foregrad.record.ops import ItemOf
 from foregrad.record.symbols.numbers import INFIX, Expression, Told
 from foregrad.record.trace import OuterRef, Ref
 from foregrad.runtime.guards.reasons import check_that
@@ -126,6 +126,8 @@ class StateReader:
 
     def _number(self, expression: Expression) -> None:
         name = f"n{expression.index}"
+        if expression.function is None and expression.is_given:
+            return  # the guards of the arguments have bound it
         if expression.function is None:
             self.source.line(f"{name} = {self.slot(self.declared.slots[expression.source])}")
             kind = type(expression.value).__name__
@@ -139,6 +141,9 @@ class StateReader:
         else:
             text = f"{self.source.name(expression.function.__name__, expression.function)}({', '.join(args)})"
         self.source.line(f"{name} = {text}")
+        if expression.function is operator.pow:  # whether an integer or a float comes out depends on the numbers
+            kind = type(expression.value).__name__
+            self.compare(f"type({name}) is not {kind}", name, expression.text, expression.value)
 
     def _told(self, told: Told) -> None:
         name, value = f"n{told.expression.index}", told.value

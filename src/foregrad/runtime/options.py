@@ -24,6 +24,9 @@ class Options:
     passes: tuple[Pass, ...] = ()  # the user's, then those of the backend; in the key
     shows_progress: bool = True
     cache: Any = None  # a `Cache`, where compiled programs are kept
+    questions: str = "error"  # "tree": Python may ask the data, and there is a program for each answer; in the key
+    refused: str = "error"  # "eager": what cannot be captured runs as it is, with a warning
+    python: str = "warn"  # side effects, which no program repeats: named, refused ("error"), or let pass; in the key
     dynamic: Any = False  # which sizes vary: `api.options.Choice`; in the key
 
     def here(self) -> Options:

@@ -15,6 +15,7 @@ from torch.overrides import _get_current_function_mode_stack as _function_modes
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as no_dispatch_modes
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as _dispatch_modes
 
 __all__ = [
     "BELOW_AUTOGRAD",
@@ -22,6 +23,7 @@ __all__ = [
     "autocast_disabled",
     "autocast_state",
     "default_device_of",
+    "dispatch_modes",
     "exclude_keys",
     "fake_mode_is_on",
     "is_traced_by_fx",
@@ -90,6 +92,11 @@ def autocast_state(devices: Sequence[str]) -> tuple[tuple[str, torch.dtype], ...
 def autocast_disabled() -> Any:
     """A context in which no op is autocast: a program already holds its casts."""
     return torch._C._DisableAutocast()
+
+
+def dispatch_modes() -> list[Any]:
+    """The dispatch modes that see the ops of this thread, the innermost last."""
+    return _dispatch_modes()
 
 
 def default_device_of(func: Any) -> torch.device | None:

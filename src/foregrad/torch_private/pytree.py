@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
-import types
-import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
-import torch
-from torch import nn
 from torch.utils._pytree import (
     SUPPORTED_NODES,
     GetAttrKey,
@@ -26,10 +21,16 @@ from torch.utils._pytree import (
     tree_unflatten,
 )
 
+from foregrad.core.plain_objects import held_by, hold, is_plain
+
 __all__ = [
+    "GivenObject",
+    "Node",
+    "ObjectNode",
     "TreeSpec",
-    "containers_in",
     "keystr",
+    "make_node",
+    "node_of",
     "open_objects",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -73,24 +74,27 @@ class ObjectNode:
     def make(values: Any, made_of: tuple[type, tuple[str, ...]]) -> Any:
         kind, names = made_of
         made: Any = object.__new__(kind)
-        slots = _slots(kind)
-        for name, value in zip(names, values, strict=True):
-            if name in slots:
-                slots[name].__set__(made, value)
-            else:
-                made.__dict__[name] = value
+        hold(made, dict(zip(names, values, strict=True)))
         return made
 
 
-register_pytree_node(
-    ObjectNode,
-    lambda opened: (list(opened.values), (opened.kind, opened.names)),
-    ObjectNode.make,
-    flatten_with_keys_fn=lambda opened: (
-        [(GetAttrKey(name), value) for name, value in zip(opened.names, opened.values, strict=True)],
-        (opened.kind, opened.names),
-    ),
-)
+@dataclass(frozen=True, eq=False)
+class GivenObject(ObjectNode):
+    """The same for an object that a function is given."""
+
+    real: Any
+
+
+for _kind in (ObjectNode, GivenObject):
+    register_pytree_node(
+        _kind,
+        lambda opened: (list(opened.values), (opened.kind, opened.names)),
+        ObjectNode.make,
+        flatten_with_keys_fn=lambda opened: (
+            [(GetAttrKey(name), value) for name, value in zip(opened.names, opened.values, strict=True)],
+            (opened.kind, opened.names),
+        ),
+    )
 
 
 def open_objects(
@@ -101,73 +105,40 @@ def open_objects(
     seen: set[int] = set()
 
     def opened(leaf: Any) -> Any:
-        if not _is_plain(leaf) or id(leaf) in seen or not is_new(leaf) or is_new(type(leaf)):
+        if not is_plain(leaf) or id(leaf) in seen or not is_new(leaf) or is_new(type(leaf)):
             return leaf
         seen.add(id(leaf))
-        held = _attributes(leaf)
+        held = held_by(leaf)
         node = ObjectNode(type(leaf), tuple(held), tuple(map(within, held.values())))
         is_made_again = is_dataclass(leaf) or any(map(is_ghost, tree_leaves(node, is_leaf)))
         return node if is_made_again else leaf
 
     def within(tree: Any) -> Any:
-        has_any = any(map(_is_plain, tree_leaves(tree, is_leaf)))
+        has_any = any(map(is_plain, tree_leaves(tree, is_leaf)))
         return tree_map(opened, tree, is_leaf=is_leaf) if has_any else tree
 
     return within(tree)
 
 
-def containers_in(tree: Any, is_leaf: IsLeaf = None) -> Iterator[Any]:
-    """A tree and all containers in it."""
-    node = None if is_leaf is not None and is_leaf(tree) else SUPPORTED_NODES.get(_get_node_type(tree))
-    if node is not None:
-        yield tree
-        for child in node.flatten_fn(tree)[0]:
-            yield from containers_in(child, is_leaf)
+@dataclass(frozen=True, eq=False)
+class Node:
+    """A container that pytrees know: what it holds, and how to make one of its kind."""
+
+    kind: type
+    children: list[Any]
+    context: Any
+
+    def make(self, children: Any) -> Any:
+        return make_node(self.kind, children, self.context)
 
 
-#: What is more than its attributes: classes, modules, and numbers that are symbols.
-_NO_OBJECTS = (type, nn.Module, torch.SymInt, torch.SymFloat, torch.SymBool)
+def node_of(value: Any) -> Node | None:
+    """A container as what it holds; None for what is none."""
+    kind = _get_node_type(value)
+    found = SUPPORTED_NODES.get(kind)
+    return None if found is None else Node(kind, *found.flatten_fn(value))
 
 
-def _is_plain(leaf: Any) -> bool:
-    """Whether a value is an object of a Python class, and has nothing but its attributes."""
-    made_by: Any = type(leaf).__new__
-    if made_by is not object.__new__ or isinstance(leaf, _NO_OBJECTS):
-        return False
-    kinds = type(leaf).__mro__[:-1]
-    names = [name for kind in kinds for name in _slots_of(kind)]
-    is_referred_to = hasattr(type(leaf), "__weakref__") and weakref.getweakrefcount(leaf) > 0
-    has_all = all(map(_has_attributes_only, kinds)) and len(names) == len(set(names)) and _has_plain_dict(leaf)
-    return has_all and not is_referred_to
-
-
-def _has_attributes_only(kind: type) -> bool:
-    return bool(kind.__flags__ & (1 << 9))  # made by a `class` statement
-
-
-def _has_plain_dict(leaf: Any) -> bool:
-    """Whether attributes are where they usually are, by names."""
-    table = inspect.getattr_static(type(leaf), "__dict__", None)
-    if "__dict__" in dir(leaf) and not isinstance(table, (types.GetSetDescriptorType, types.MappingProxyType)):
-        return False
-    return all(type(name) is str for name in getattr(leaf, "__dict__", ()))
-
-
-def _slots_of(kind: type) -> list[str]:
-    return [name for name, one in vars(kind).items() if isinstance(one, types.MemberDescriptorType)]
-
-
-def _slots(kind: type) -> dict[str, Any]:
-    """The slots of a class and of its bases, by the names under which they are stored."""
-    return {name: vars(one)[name] for one in kind.__mro__[:-1] for name in _slots_of(one)}
-
-
-def _attributes(leaf: Any) -> dict[str, Any]:
-    """What an object holds, without a property or other code of its class."""
-    found: dict[str, Any] = {}
-    for name, slot in _slots(type(leaf)).items():
-        try:
-            found[name] = slot.__get__(leaf)
-        except AttributeError:  # it was never set
-            continue
-    return {**found, **getattr(leaf, "__dict__", {})}
+def make_node(kind: type, children: Any, context: Any) -> Any:
+    """A container of a kind that pytrees know."""
+    return SUPPORTED_NODES[kind].unflatten_fn(children, context)

@@ -20,7 +20,7 @@ from foregrad.cache.key.classes import show_reference
 from foregrad.cache.key.libraries import SourceLibrary, library_of, library_of_function
 from foregrad.cache.key.ops import is_op_home, show_ops
 from foregrad.cache.key.unhashable_reads import doubt_about, doubt_about_module, steady_names, words
-from foregrad.cache.key.walk import KeyWalk, Shower
+from foregrad.cache.key.walk import KeyWalk, Shower, Showers
 from foregrad.torch_private.global_state import undisabled
 
 _ABSENT: Any = object()
@@ -74,6 +74,13 @@ def _contents(cell: CellType) -> Any:
 def _cell_text(walk: KeyWalk, cell: CellType, place: str) -> str:
     value = _contents(cell)
     return "nothing" if value is _ABSENT else walk.show(value, place)
+
+
+def doubts_about(function: FunctionType) -> tuple[str, ...]:
+    """What the code of a function may read that no key can see. What its names stand for is not looked into."""
+    walk = KeyWalk(_BLIND)
+    _look_at(walk, f"function {full_name(function)}", function)
+    return tuple(walk.doubts)
 
 
 # -- a function of the user's -------------------------------------------------------------------------------
@@ -330,3 +337,6 @@ CALLABLES: dict[type, Shower] = {
     type(_Pair.first): lambda w, v, p: f"<item {v.__reduce__()[1][0]}>",
     type("".__len__): lambda w, v, p: f"<{v.__name__} of {w.show(v.__self__, p)}>",
 }
+
+#: Tells nothing of any value.
+_BLIND = Showers({}, {object: lambda w, v, p: ""}, lambda w, cls: "", frozenset({object}))

@@ -11,13 +11,15 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any
 
 from foregrad.cache.key.classes import show_foreign
+from foregrad.cache.key.code import doubts_about
 from foregrad.cache.key.excluded import boundary_around
 from foregrad.cache.key.fingerprints import Fingerprints
 from foregrad.cache.key.ingredients import READ, Ingredient, Key
+from foregrad.cache.key.libraries import library_of_function
 from foregrad.cache.key.loaded_modules import loaded_by_captures
 from foregrad.cache.key.sources import SHOWERS, Sources, finish, look_or_doubt
 from foregrad.cache.key.walk import KeyWalk
@@ -57,11 +59,18 @@ def read_state(
             look_or_doubt(walk, place, functools.partial(show_foreign, walk, value, place))
         code = finish(walk, is_whole=False)
     doubts = [f"{name} is {why}" for name, why in reached.frozen.items()]
+    doubts += [doubt for function in _users_functions(reached) for doubt in doubts_about(function)]
     if reads.looks_around:
         doubts.append(
             "code that it runs asks for what differs in each process, such as sys.modules, or its callers' variables"
         )
     return Sources(Key((*told, *code.key.ingredients)), (*doubts, *prints.doubts, *code.unsure))
+
+
+def _users_functions(reached: Reached) -> list[FunctionType]:
+    """Functions of the user's that ran: libraries may have led to them, where the key of the sources does not look."""
+    functions = [one.live for one in reached.holders if type(one.live) is FunctionType and reached.ran(one.live)]
+    return [one for one in functions if library_of_function(one) is None]
 
 
 class _Holders:

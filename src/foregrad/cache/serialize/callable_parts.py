@@ -13,6 +13,7 @@ from foregrad.cache.serialize.known_names import find
 
 #: Where the class of a kind is, and the attributes that are the arguments it is made with.
 _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "Ask": ("runtime.questions", ("piece", "wanted")),
     "Asked": ("runtime.tangents", ("stage", "layouts")),
     "AutogradFunction": ("runtime.autograd_function", ("name", "forward", "backward")),
     "Check": ("core.generated", ("condition", "words", "was", "looked_at", "about", "indent")),
@@ -45,6 +46,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "SameTensors": ("runtime.guards.torch_guards", ("specs", "kinds", "free", "names")),
     "Series": ("backends.kernels.call_sequence", ("run", "addresses", "table")),
     "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
+    "SharedPiece": ("runtime.questions", ("run", "gives", "look")),
     "Spec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 

@@ -15,7 +15,7 @@ from foregrad.cache.key.ingredients import Key
 from foregrad.cache.key.loaded_modules import note_loaded
 from foregrad.cache.key.read_state import read_state
 from foregrad.cache.key.sources import Sources
-from foregrad.cache.serialize.read_sets import find_read_sets, ingredient_of, keep_read_set
+from foregrad.cache.serialize.read_sets import ReadSet, find_read_sets, ingredients_of, keep_read_set
 from foregrad.cache.store.cache import Cache
 from foregrad.record.python.executed_code import Reads
 
@@ -25,7 +25,7 @@ class ReadCall:
     """A call by its sources and by what it reads."""
 
     sources: Sources
-    reads: Reads | None  # None where the sources leave something open, so that nothing is looked for
+    read_set: ReadSet | None  # None where the sources leave something open, so that nothing is looked for
 
     @property
     def key(self) -> str:
@@ -45,20 +45,23 @@ class Lookup:
     kwargs: dict[str, Any]
     state: tuple[Any, ...]
     _loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
-    _tried: dict[Reads, ReadCall] = field(default_factory=dict)
+    _listed: list[ReadSet] = field(default_factory=list)
+    _tried: dict[ReadSet, ReadCall] = field(default_factory=dict)
 
     def candidates(self) -> Iterator[ReadCall] | str:
         """Keys under which the call may be found; why there are none, if so."""
         found = find_read_sets(self.store, self.sources.key)
+        self._listed[:] = () if isinstance(found, str) else found
         return found if isinstance(found, str) else map(self._try, found)
 
-    def captured(self, reads: Reads) -> ReadCall:
+    def captured(self, reads: Reads, answers: str) -> ReadCall:
         """The key of what was captured instead: with what was found by the same names before the capture, if somebody
         has looked."""
         note_loaded(self._loaded)
         if not self.sources.is_sure:
             return ReadCall(self.sources, None)
-        return self._tried.get(reads) or self._with(reads, is_after_capture=True)
+        wanted = ReadSet(reads, answers)
+        return self._tried.get(wanted) or self._with(wanted, is_after_capture=True)
 
     def once_made(self) -> Lookup:
         """The same once the call is made, to keep what comes later: it holds on to nothing of the user's."""
@@ -66,17 +69,18 @@ class Lookup:
 
     def keep(self, call: ReadCall) -> None:
         """Lead later processes to an entry."""
-        if call.reads is not None and call.sources.is_sure and call.reads not in self._tried:
-            keep_read_set(self.store, self.name, self.sources.key, call.reads, self._tried)
-            self._tried[call.reads] = call
+        if call.read_set is not None and call.sources.is_sure and call.read_set not in self._tried:
+            keep_read_set(self.store, self.name, self.sources.key, call.read_set, self._listed)
+            self._listed.insert(0, call.read_set)
+            self._tried[call.read_set] = call
 
-    def _try(self, reads: Reads) -> ReadCall:
-        self._tried[reads] = self._with(reads)
-        return self._tried[reads]
+    def _try(self, one: ReadSet) -> ReadCall:
+        self._tried[one] = self._with(one)
+        return self._tried[one]
 
-    def _with(self, reads: Reads, *, is_after_capture: bool = False) -> ReadCall:
+    def _with(self, one: ReadSet, *, is_after_capture: bool = False) -> ReadCall:
         read = read_state(
-            self.target, self.args, self.kwargs, reads, state=self.state, is_after_capture=is_after_capture
+            self.target, self.args, self.kwargs, one.reads, state=self.state, is_after_capture=is_after_capture
         )
-        ingredients = (*self.sources.key.ingredients, ingredient_of(reads), *read.key.ingredients)
-        return ReadCall(Sources(Key(ingredients), (*self.sources.unsure, *read.unsure)), reads)
+        ingredients = (*self.sources.key.ingredients, *ingredients_of(one), *read.key.ingredients)
+        return ReadCall(Sources(Key(ingredients), (*self.sources.unsure, *read.unsure)), one)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from foregrad.cache.format.container import pack, unpack
@@ -18,37 +19,51 @@ from foregrad.core.errors import CorruptArtifact, ForegradError
 from foregrad.process.progress import log
 from foregrad.record.python.executed_code import Reads
 
-#: As many are kept for the same sources, the newest first.
-_MOST = 8
+#: As many are kept for the same sources, the newest first: more than a function that asks the data has paths.
+_MOST = 24
 
 _BLOB = "reads.json"
 
 
-def find_read_sets(store: Cache, sources: Key) -> tuple[Reads, ...] | str:
+@dataclass(frozen=True)
+class ReadSet:
+    """By which names a capture has read, and the digest of what it was told of the data; empty if it did not ask."""
+
+    reads: Reads
+    answers: str
+
+
+def find_read_sets(store: Cache, sources: Key) -> tuple[ReadSet, ...] | str:
     """What captures of these sources have read; why nothing is known, if so."""
     found = store.get(sources.digest)
     if isinstance(found, Miss):
         return found.reason
     try:
-        return tuple(map(_from_json, json.loads(bytes(unpack(found.data).blob(_BLOB)))))
+        return tuple(map(_set_from_json, json.loads(bytes(unpack(found.data).blob(_BLOB)))))
     except (ForegradError, OSError, ValueError, KeyError, TypeError) as error:
         return f"the entry in {found.source} cannot be used: {error}"
 
 
-def keep_read_set(store: Cache, name: str, sources: Key, reads: Reads, known: Iterable[Reads]) -> None:
+def keep_read_set(store: Cache, name: str, sources: Key, new: ReadSet, known: Iterable[ReadSet]) -> None:
     """Put what a capture has read before what is known."""
-    sets = (reads, *(one for one in known if one != reads))[:_MOST]
+    sets = (new, *(one for one in known if one != new))[:_MOST]
     about = {**about_entry("read sets", Key(())), "name": name}
     try:
-        store.put(sources.digest, pack(about, {_BLOB: json.dumps(list(map(_as_json, sets))).encode()}))
+        store.put(
+            sources.digest,
+            pack(
+                about, {_BLOB: json.dumps([{**_as_json(one.reads), "answers": one.answers} for one in sets]).encode()}
+            ),
+        )
     except OSError as error:
         log.info("what a capture has read is not kept: %s", error)
 
 
-def ingredient_of(reads: Reads) -> Ingredient:
-    """A read set as an ingredient of the key of a call."""
-    text = json.dumps(_as_json(reads))
-    return Ingredient.of(f"{READ}by name", text, f"{len(reads.executed)} functions ran")
+def ingredients_of(one: ReadSet) -> tuple[Ingredient, ...]:
+    """A read set as ingredients of the key of a call."""
+    text = json.dumps(_as_json(one.reads))
+    read = Ingredient.of(f"{READ}by name", text, f"{len(one.reads.executed)} functions ran")
+    return (read, Ingredient.of("answers", one.answers, one.answers)) if one.answers else (read,)
 
 
 _FLAGS = ("computed", "computed_in_libraries", "looks_around")
@@ -61,6 +76,12 @@ def _as_json(reads: Reads) -> dict[str, Any]:
         "globals": sorted([module, sorted(names)] for module, names in reads.globals),
         **{name: getattr(reads, name) for name in _FLAGS},
     }
+
+
+def _set_from_json(data: Any) -> ReadSet:
+    if not isinstance(data, dict):
+        raise CorruptArtifact("a set of names has other fields")
+    return ReadSet(_from_json({k: v for k, v in data.items() if k != "answers"}), str(data["answers"]))
 
 
 def _from_json(data: Any) -> Reads:

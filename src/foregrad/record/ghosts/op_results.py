@@ -70,6 +70,22 @@ _PUTS = {aten.index_put.default, aten.index_put_.default, aten._index_put_impl_.
 #: Up to how many elements of arguments an op is tried out for the sake of strides alone.
 _FEW_ELEMENTS = 1 << 14
 
+#: Backwards that take a gradient and a tensor of its shape, element by element, and are not marked as pointwise.
+_POINTWISE_BACKWARDS = {
+    aten.softplus_backward.default,
+    aten.hardswish_backward.default,
+    aten.hardtanh_backward.default,
+    aten.hardsigmoid_backward.default,
+    aten.elu_backward.default,
+    aten.leaky_relu_backward.default,
+    aten.log_sigmoid_backward.default,
+    aten.hardshrink_backward.default,
+    aten.softshrink_backward.default,
+}
+
+#: Up to how many where operands lie in different orders, and the result anywhere.
+_MOST_ELEMENTS = 1 << 26
+
 
 def has_no_elements(result: Any) -> bool:
     """Whether all that an op makes has no elements: the strides are then often others than those of fake tensors. One
@@ -116,11 +132,12 @@ def _rank(value: Any) -> int:
 def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     """What an op returns, with the strides that its kernel gives to dimensions of size 1: where those of arguments are
     unusual, fake tensors may say another one. No element lies elsewhere for it, so large tensors are not tried. Those
-    of `out=` arguments that are resized fake tensors say wrong altogether (torch 2.13)."""
+    of `out=` arguments that are resized fake tensors say wrong altogether (torch 2.13), and so do those of some ops
+    whose operands lie in different orders."""
     given = _tensors((args, kwargs))
     is_unusual = func.namespace == "aten" and any(map(_has_unusual_strides, given))
     is_small = sum(t.numel() for t in given) <= _FEW_ELEMENTS and not has_integers(args, kwargs)
-    if not found.resized and not (is_unusual and is_small):
+    if not found.resized and not (is_unusual and is_small) and not _has_several_orders(func, given):
         return found
     try:
         own = ask_itself(func, args, kwargs)
@@ -128,6 +145,15 @@ def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -
         return found
     is_alike = _shapes(own.result) == _shapes(found.result)
     return own if is_alike and [p for p, _ in own.resized] == [p for p, _ in found.resized] else found
+
+
+def _has_several_orders(func: OpOverload, given: list[torch.Tensor]) -> bool:
+    """Whether a pointwise op, or a backward of one, has operands of one shape whose dimensions lie in different orders:
+    a kernel goes by the first, and what fake tensors say of some by another one (`softplus_backward`, torch 2.13)."""
+    is_such = func in _POINTWISE_BACKWARDS or (func.namespace == "aten" and torch.Tag.pointwise in func.tags)
+    if not is_such or sum(t.numel() for t in given) > _MOST_ELEMENTS:
+        return False
+    return len({(t.size(), t.stride()) for t in given}) > len({t.size() for t in given})
 
 
 def _has_unusual_strides(tensor: torch.Tensor) -> bool:

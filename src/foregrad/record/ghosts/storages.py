@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from foregrad.record.ops import Alias, Op, Storage, aliases_in
+from foregrad.record.ops import Alias, Op, Storage, aliases_read
 
 
 @dataclass(eq=False, slots=True)
@@ -18,6 +18,7 @@ class StorageRecord:
     aliases: list[Alias] = field(default_factory=list)
     num_writes: int = 0
     is_grown: bool = False
+    num_bytes: int = 0  # of the real memory, if it is that of an input
 
     @property
     def root(self) -> Alias:
@@ -36,7 +37,7 @@ class StorageTable(dict[Storage, StorageRecord]):
     def recall(self, ops: Sequence[Op]) -> None:
         """Put the aliases of these ops back: recording another backward has removed some of them."""
         looks: dict[Storage, dict[int, Alias]] = {}
-        for alias in aliases_in([(op.args, op.kwargs, op.outputs) for op in ops]):
+        for alias in aliases_read([(op.args, op.kwargs, op.outputs) for op in ops]):
             looks.setdefault(alias.storage, {})[alias.index] = alias
         for storage, found in looks.items():
             aliases = self[storage].aliases

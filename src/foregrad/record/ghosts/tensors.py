@@ -86,11 +86,17 @@ class GhostTensors:
             )
 
     def note_moved(self, tensor: torch.Tensor, before: Alias, after: Alias, where: str, ops: Sequence[Op]) -> None:
-        """An input, a view of a tensor that the function was not given, gets other memory, in another geometry. If it
-        was written through another one last, autograd looks for it only now."""
+        """An input, a view of a tensor that the function was not given, gets other memory, in another geometry. Where
+        autograd did not follow the last write to the old one, or change of its geometry, it looks for the view only
+        now."""
         is_view = view_base(tensor) is not None and tensor.requires_grad and not is_flagged(tensor)
-        writes = [written for op in ops for written in op.writes if written.storage is before.storage]
-        was_written = bool(writes) and writes[-1].object != before.object
+        changes = [
+            (op.grad_enabled and changed.object == before.object)
+            for op in ops
+            for changed in (*op.writes, *([] if op.renames is None else [op.renames]))
+            if changed.storage is before.storage
+        ]
+        was_written = bool(changes) and not changes[-1]
         is_moved = is_view and before.storage.kind == "input" and after.storage is not before.storage
         is_hidden = is_moved and self._alias_of.get(id(view_base(tensor))) is before
         if is_moved and (is_hidden or was_written) and after.geometry != before.geometry:

@@ -17,6 +17,7 @@ from foregrad.core.errors import CaptureError
 from foregrad.core.spec import is_number
 from foregrad.record.ops import Storage
 from foregrad.record.recording import Recording
+from foregrad.record.symbols.data_values import item_of
 from foregrad.record.symbols.numbers import Expression, SymbolicNumbers, expression_of
 from foregrad.record.symbols.scalar_state import Mirror
 from foregrad.torch_private.fake_tensors import FakeTensor
@@ -55,7 +56,9 @@ class StateStore:
     value: Any
 
     def tensors(self) -> list[torch.Tensor]:
-        return [leaf for leaf in leaves_in(self.value) if isinstance(leaf, torch.Tensor)]
+        leaves = leaves_in(self.value)
+        items = [item.tensor for item in map(item_of, leaves) if item is not None]
+        return [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)] + items
 
 
 @dataclass(frozen=True, eq=False)

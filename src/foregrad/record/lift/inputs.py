@@ -135,24 +135,31 @@ class Inputs:
     def traced(self, lifted: Lifted) -> TracedInput:
         """What a trace says of an input, once inputs have their names."""
         if lifted not in self._traced:
-            self._traced[lifted] = TracedInput(
-                alias=lifted.alias,
-                role=lifted.role,
-                name=lifted.name,
-                spec=lifted.spec,
-                base=None if lifted.base is None else self.traced(lifted.base),
-                counter=None if lifted.counter is None else self.traced(lifted.counter),
-                version=lifted.version,
-                offset=lifted.offset,
-                num_bytes=lifted.num_bytes,
-                is_argument=lifted.is_argument,
-                is_leaf=lifted.is_leaf,
-                is_view=lifted.is_view,
-                is_hidden=lifted.is_hidden,
-                is_told=is_flagged(lifted.ghost) and not lifted.required_grad,
-                is_grown=self._recorder.memory[lifted.alias.storage].is_grown,
-            )
+            self._traced[lifted] = self._described(lifted, self.traced)
         return self._traced[lifted]
+
+    def as_it_is(self, lifted: Lifted) -> TracedInput:
+        """The same while the function still runs."""
+        return self._described(lifted, self.as_it_is)
+
+    def _described(self, lifted: Lifted, other: Callable[[Lifted], TracedInput]) -> TracedInput:
+        return TracedInput(
+            alias=lifted.alias,
+            role=lifted.role,
+            name=lifted.name,
+            spec=lifted.spec,
+            base=None if lifted.base is None else other(lifted.base),
+            counter=None if lifted.counter is None else other(lifted.counter),
+            version=lifted.version,
+            offset=lifted.offset,
+            num_bytes=lifted.num_bytes,
+            is_argument=lifted.is_argument,
+            is_leaf=lifted.is_leaf,
+            is_view=lifted.is_view,
+            is_hidden=lifted.is_hidden,
+            is_told=is_flagged(lifted.ghost) and not lifted.required_grad,
+            is_grown=self._recorder.memory[lifted.alias.storage].is_grown,
+        )
 
     def traced_outer(self, outer: Outer) -> TracedWrapper:
         """The same of one that wraps others."""
@@ -432,6 +439,7 @@ class Inputs:
             _reference=weakref.ref(real),
         )
         self._check_memory(lifted, real)
+        self._recorder.memory[alias.storage].num_bytes = lifted.num_bytes
         vars(ghost).update(attributes_of(real))
         self._by_id[id(real)] = lifted
         self._by_storage.setdefault(storage_key(real), []).append(lifted)

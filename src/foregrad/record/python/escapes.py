@@ -1,4 +1,4 @@
-"""Escapes: tensors without data that the function has left in objects outside itself.
+"""Escapes: tensors without data, and numbers of such, that the function has left in objects outside itself.
 
 A list that grows, a dict that a hook fills, an attribute of an argument: what is put there stays after the capture. A
 ghost to which Python refers more often than the recording does is looked for in all that the function can reach.
@@ -21,6 +21,7 @@ from torch.autograd.graph import Node
 from foregrad.core.real_class import attributes_in, is_a
 from foregrad.record.python.executed_code import is_library_file
 from foregrad.record.recording import Recording
+from foregrad.record.symbols.data_values import item_of
 
 #: References to a ghost while it is counted: the list of all ghosts, a variable, an argument.
 _WHILE_COUNTED = 3
@@ -29,29 +30,37 @@ _AT_MOST = 1_000_000  # objects that are looked at
 
 @dataclass(frozen=True)
 class Escape:
-    """A ghost in an object of the user's, and how to get there."""
+    """A ghost, a number of one, or a copy of what it was given, in an object of the user's, and how to get there."""
 
-    tensor: torch.Tensor
+    value: Any
     path: str
     holder: Any
     cache: Any = None  # the `lru_cache` that keeps it
+
+    @property
+    def tensor(self) -> Any:
+        item = item_of(self.value)
+        return self.value if item is None else item.tensor
 
     def undo(self) -> None:
         """Take the ghost out of its holder again, where that is a container."""
         if self.cache is not None:
             self.cache.cache_clear()
         elif isinstance(self.holder, list):
-            self.holder[:] = [one for one in self.holder if one is not self.tensor]
+            self.holder[:] = [one for one in self.holder if one is not self.value]
         elif isinstance(self.holder, dict):
-            for key in [key for key, value in self.holder.items() if value is self.tensor]:
+            for key in [key for key, value in self.holder.items() if value is self.value]:
                 del self.holder[key]
         elif isinstance(self.holder, set):
-            self.holder.discard(self.tensor)
+            self.holder.discard(self.value)
 
 
 def escapes(recording: Recording, roots: Iterable[tuple[str, Any]]) -> list[Escape]:
     """Ghosts that are found from these roots, each of which has a name."""
+    arguments, numbers = recording.objects.now.arguments, recording.recorder.values.items
     wanted = {id(tensor) for tensor in _referred_to(recording)}
+    wanted |= {id(part.copy) for part in (arguments.referred_to() if arguments is not None else ())}
+    wanted.update(id(number) for number in numbers if sys.getrefcount(number) > _WHILE_COUNTED)
     return list(_found(wanted, roots)) if wanted else []
 
 

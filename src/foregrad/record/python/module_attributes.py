@@ -9,6 +9,7 @@ import torch
 from foregrad.process.garbage_collection import is_young
 from foregrad.record.lift.declared_state import Slot, StateStore
 from foregrad.record.recording import Recording
+from foregrad.record.symbols.data_values import item_of
 from foregrad.record.symbols.numbers import expression_of
 from foregrad.torch_private.modules import TABLES
 
@@ -69,4 +70,5 @@ class ModuleAttributes:
             return any(self._is_ours(tensor) for tensor in (*value.parameters(), *value.buffers()))
         is_tensor = isinstance(value, torch.Tensor) and self.recording.recorder.knows(value)
         sizes = self.recording.sizes
-        return is_tensor or expression_of(value) is not None or (sizes is not None and sizes.varies(value))
+        is_number = expression_of(value) is not None or item_of(value) is not None
+        return is_tensor or is_number or (sizes is not None and sizes.varies(value))

@@ -50,4 +50,7 @@ class Backwards:
 
     def _is_outside(self, kept: Snapshot) -> bool:
         is_aged = self._objects.is_capturing  # only then the age of objects is known
+        given = self._objects.now.arguments
+        if given is not None and id(kept.value) in given.copied:
+            return True
         return kept.was_there if is_aged else any(one is kept.value for one in self._outside)

@@ -20,10 +20,11 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.record.origins import where
 from foregrad.record.session import MATH
+from foregrad.record.symbols.data_values import over_items
 from foregrad.record.symbols.node import Symbolic
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False, slots=True, repr=False)
 class Expression(Symbolic):
     """A number as it is computed: a function of other numbers, or, without one, where it is read.
 
@@ -37,6 +38,11 @@ class Expression(Symbolic):
     args: tuple[Any, ...] = ()  # expressions and plain numbers
     source: Any = None  # where a number is read, if it is computed from no others
     text: str = ""
+    is_given: bool = False  # a number among the arguments, or computed from one
+
+    def __repr__(self) -> str:
+        """As generated code names it."""
+        return f"n{self.index}"
 
     def symbol(self) -> Any:
         """What Python code gets to see."""
@@ -88,6 +94,28 @@ class Told:
     after: int  # how many expressions there were
     line: str
 
+    @property
+    def in_words(self) -> str:
+        if isinstance(self.value, bool):
+            return self.expression.text if self.value else f"not {_inner(self.expression.text)}"
+        return f"{self.expression.text} is {self.value!r}"
+
+
+class ValueNeeded(CaptureError):
+    """A backward has to know the value of a number that can change, which comes from these places of the arguments."""
+
+    def __init__(self, places: tuple[Any, ...], *said: str) -> None:
+        super().__init__(*said)
+        self.places = places
+
+
+def _given_in(expression: Expression) -> Iterator[Any]:
+    if expression.is_given and expression.function is None:
+        yield expression.source
+    for one in expression.args:
+        if isinstance(one, Expression):
+            yield from _given_in(one)
+
 
 @dataclass(eq=False)
 class SymbolicNumbers:
@@ -96,6 +124,8 @@ class SymbolicNumbers:
     module: Callable[[], str] = lambda: ""
     all: list[Expression] = field(default_factory=list)
     told: list[Told] = field(default_factory=list)
+    given: dict[Any, Expression] = field(default_factory=dict)  # numbers among the arguments, by their places
+    used: dict[Expression, None] = field(default_factory=dict)  # of what is computed from these, what ops take
     is_closed: bool = False  # the function has returned: what is told now, no guard would check
     _known: dict[Any, Expression] = field(default_factory=dict)
     _told: set[int] = field(default_factory=set)
@@ -103,6 +133,17 @@ class SymbolicNumbers:
     def read(self, source: Any, value: Any, text: str) -> Expression:
         """A number that each call reads."""
         return self._new(Expression(self, len(self.all), value, source=source, text=text))
+
+    def read_given(self, place: Any, value: Any, text: str) -> Expression:
+        """A number among the arguments."""
+        found = self._new(Expression(self, len(self.all), value, source=place, text=text, is_given=True))
+        self.given[place] = found
+        return found
+
+    @property
+    def carried(self) -> tuple[Expression, ...]:
+        """Numbers that a backward may take: those of the arguments, and what the forward took that comes from them."""
+        return tuple(dict.fromkeys([*self.given.values(), *self.used]))
 
     def constant(self, value: Any) -> Expression:
         return self._once(("constant", type(value), repr(value)), lambda: value, _identity, (value,), repr(value))
@@ -122,7 +163,8 @@ class SymbolicNumbers:
     def _once(self, key: Any, value: Callable[[], Any], function: Any, args: Any, text: str) -> Expression:
         found = self._known.get(key)
         if found is None:
-            found = self._new(Expression(self, len(self.all), value(), function, args, None, text))
+            is_given = any(isinstance(one, Expression) and one.is_given for one in args)
+            found = self._new(Expression(self, len(self.all), value(), function, args, None, text, is_given))
             self._known[key] = found
         return found
 
@@ -134,9 +176,10 @@ class SymbolicNumbers:
         """Let Python know a value, and the program depend on it."""
         if expression.index not in self._told:
             if self.is_closed:
-                raise CaptureError(
+                raise ValueNeeded(
+                    tuple(_given_in(expression)),
                     f"a backward needs the number {expression.text}, which can change between calls.\n"
-                    f"{where(self.module())}\nMake it a tensor, or use it outside."
+                    f"{where(self.module())}\nMake it a tensor, or use it outside.",
                 )
             self._told.add(expression.index)
             self.told.append(Told(expression, value, len(self.all), where(self.module()).strip()))
@@ -255,5 +298,5 @@ def _over_numbers(function: Callable[..., Any], *args: Any, **kwargs: Any) -> An
     symbols = (a for a in args if isinstance(a, (torch.SymFloat, torch.SymInt)) and hasattr(a, "numbers"))
     number = next(symbols, None)
     if number is None or kwargs:
-        return function(*args, **kwargs)
+        return over_items(function, *args, **kwargs)
     return number.numbers.compute(function, args)

@@ -47,6 +47,7 @@ class Assumptions:
     unread: frozenset[int]  # objects of which it only matters whether they are there
     declared: Declared
     numbers: tuple[Expression, ...]  # that the program takes or the call stores
+    given: Mapping[Any, Expression]  # numbers among the arguments that vary, by their places
     sizes: Sizes | None  # that vary
 
     @property

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 
-from foregrad.torch_private.pytree import tree_flatten
+from foregrad.record.lift.argument_objects import GivenNumber
+from foregrad.torch_private.pytree import GivenObject, node_of
 
 PLAIN = (
     bool,
@@ -46,12 +47,18 @@ def containers_in(value: Any) -> Iterator[Any]:
 
 def objects_in(arguments: Any, name: str = "") -> Iterator[tuple[str, Any]]:
     """Objects among the arguments that must be the very same, by name: what they hold is looked at too."""
-    if isinstance(arguments, (list, tuple)):
+    if isinstance(arguments, GivenObject):
+        arguments = dict(zip(arguments.names, arguments.values, strict=True))
+    elif isinstance(arguments, (list, tuple)):
         arguments = dict(enumerate(arguments))
     elif is_dataclass(arguments) and not isinstance(arguments, type):
         arguments = {one.name: getattr(arguments, one.name, None) for one in fields(arguments)}
     if isinstance(arguments, dict):
         for key, value in arguments.items():
             yield from objects_in(value, f"{name}.{key}" if name else str(key))
-    elif not isinstance(arguments, (*PLAIN, torch.Tensor)) and tree_flatten(arguments)[1].is_leaf():
-        yield name, arguments
+    elif not isinstance(arguments, (*PLAIN, torch.Tensor, GivenNumber)):
+        node = node_of(arguments)
+        if node is None:
+            yield name, arguments
+        else:
+            yield from objects_in(node.children, name)

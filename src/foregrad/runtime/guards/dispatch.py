@@ -31,7 +31,7 @@ class Dispatch:
 
     def run(self, calls: tuple[Call, ...], args: Any, kwargs: Any) -> Any:
         """The result of the call whose guards hold, MISS if there is none."""
-        look = (torch.is_grad_enabled(), _look(args, 0), _look(kwargs, 0) if kwargs else None)
+        look = look_of(args, kwargs)
         known = self._by_look.get(look, ())
         for place, call in enumerate(known):
             result = call(args, kwargs)
@@ -48,6 +48,11 @@ class Dispatch:
                     self._by_look[look] = (call, *known)
                     return result
         return MISS
+
+
+def look_of(args: Any, kwargs: Any) -> Hashable:
+    """What the arguments of a call look like."""
+    return (torch.is_grad_enabled(), _look(args, 0), _look(kwargs, 0) if kwargs else None)
 
 
 def _look(value: Any, depth: int) -> Any:

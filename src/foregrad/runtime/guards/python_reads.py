@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from foregrad.core.history import attributes_of
+from foregrad.record.lift.argument_objects import given_objects_in
 from foregrad.record.lift.locate import Location, Variable, locate, with_places
 from foregrad.record.recording import Recording
 from foregrad.runtime.guards.comparable import can_compare, containers_in, objects_in
@@ -25,6 +26,7 @@ class ObservedReads:
 
     guard: PythonGuard
     places: dict[int, Location]  # of tensors, by id
+    met: frozenset[int]  # ids of objects among the arguments, and of lists and dicts in the result, that it met
     again: PythonReads
     now: Callable[[], Reached]  # looks once more
 
@@ -45,7 +47,7 @@ def observe_reads(
     again = _reads(recording, target, state)
     now = functools.partial(_reached, recording, again, tensors, arguments)
     found = now()
-    return ObservedReads(found.guard, with_places(places, found.places), again, now)
+    return ObservedReads(found.guard, with_places(places, found.places), found.met, again, now)
 
 
 def _reads(recording: Recording, target: Any, state: tuple[Any, ...]) -> PythonReads:
@@ -63,4 +65,8 @@ def _reached(recording: Recording, again: PythonReads, tensors: KnownTensors, ar
     tensors_given = [(name, one) for name, one in arguments.items() if isinstance(one, torch.Tensor)]
     attached = [(f"{name}.{key}", value) for name, one in tensors_given for key, value in attributes_of(one).items()]
     more = [*objects_in(arguments), *attached, *recording.files.items(), *recording.grads.hooks.named]
-    return Reached.of(again.reach(recording.recorder.executed.scopes(), tensors, more))
+    objects = list(given_objects_in(arguments))
+    more += {id(one.kind): (one.kind.__qualname__, one.kind) for one in objects}.values()
+    walk = again.reach(recording.recorder.executed.scopes(), tensors, more)
+    watched = walk.pin(recording.objects.now.kept)
+    return replace(Reached.of(walk), met=watched | walk.met(frozenset(id(one.real) for one in objects)))

@@ -51,6 +51,7 @@ class Reached:
 
     guard: PythonGuard
     places: dict[int, list[Location]]
+    met: frozenset[int] = frozenset()  # ids of what was looked for
 
     @classmethod
     def of(cls, walk: GuardWalk) -> Reached:

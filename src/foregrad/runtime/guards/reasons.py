@@ -8,7 +8,9 @@ from typing import Any
 import torch
 
 from foregrad.core.generated import Check
+from foregrad.record.lift.argument_objects import GivenNumber
 from foregrad.torch_private.dispatch import autocast_state
+from foregrad.torch_private.pytree import GivenObject
 
 _MOST_SHOWN = 8
 _LONGEST = 200
@@ -44,6 +46,8 @@ def describe_call(captured: Any) -> dict[str, str]:
         told[f"entries in {container.slot.name}"] = str(len(container.items))
     for one in captured.declared.numbers.told:
         told[f"{one.expression.text} ({one.line})"] = repr(one.value)
+    for number, question in enumerate(captured.trace.questions):
+        told[f"answer {number} ({question.line})"] = question.text
     for module in captured.modules:
         told[f"{type(module).__name__} {captured.stage.recording.modules.path(module)}"] = _module_text(module)
     return told
@@ -94,6 +98,11 @@ def _text(value: Any, depth: int = 0) -> str:
     kind = type(value)
     if issubclass(kind, torch.Tensor):
         return f"a tensor {tuple(value.shape)}"
+    if kind is GivenNumber:
+        return f"any {value.kind.__name__}"
+    if kind is GivenObject:
+        held = ", ".join(f"{name}={_text(one, depth + 1)}" for name, one in zip(value.names, value.values, strict=True))
+        return f"{value.kind.__name__}({held})" if depth < _DEEPEST else f"a {value.kind.__name__}"
     if issubclass(kind, (list, tuple, dict)) and depth >= _DEEPEST:
         return "..."
     if issubclass(kind, (list, tuple)):

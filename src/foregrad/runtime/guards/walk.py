@@ -148,6 +148,18 @@ class GuardWalk:
             holder, parts, closed = self._todo.popleft()
             holder.children = [self._part(part, holder, closed) for part in parts]
 
+    def pin(self, values: Iterable[Any]) -> frozenset[int]:
+        """Let calls find the very same objects, of those that were met: these, by their ids."""
+        found = [node for one in values if (node := self._known.get(id(one)) or self._known_closed.get(id(one)))]
+        for node in found:
+            if isinstance(node, HolderNode):
+                node.is_pinned = True
+        return frozenset(id(node.live) for node in found if isinstance(node, (HolderNode, Same)))
+
+    def met(self, ids: frozenset[int]) -> frozenset[int]:
+        """Those of some objects that were met."""
+        return ids & (self._known.keys() | self._known_closed.keys())
+
     def freeze(self, name: str, why: str) -> None:
         """Say that something is not checked."""
         self.frozen.setdefault(name, why)

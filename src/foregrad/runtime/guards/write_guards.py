@@ -22,10 +22,12 @@ from foregrad.core.history import (
     leads_nowhere,
     shares_version,
 )
+from foregrad.core.plain_objects import slots_of
 from foregrad.core.shared_memory import address
 from foregrad.core.source import Source
 from foregrad.core.tensor_properties import answers_otherwise
 from foregrad.record.ghosts.sparse import OldSparseGrad
+from foregrad.record.lift.argument_objects import GivenNumber
 from foregrad.record.lift.locate import Variable, write_same
 from foregrad.record.trace import AnyInput, TracedInput, TracedWrapper
 from foregrad.runtime.declared_state import StateReader
@@ -33,6 +35,7 @@ from foregrad.runtime.guards.assumptions import Assumptions
 from foregrad.runtime.guards.comparable import PLAIN, can_compare
 from foregrad.runtime.guards.module_guards import check_modules
 from foregrad.runtime.guards.overlap import Overlap, SamePattern, in_one_place
+from foregrad.runtime.guards.python_objects import has_own_getattr
 from foregrad.runtime.guards.reasons import check_that, one_line
 from foregrad.runtime.guards.torch_guards import (
     SameState,
@@ -42,12 +45,24 @@ from foregrad.runtime.guards.torch_guards import (
     other_hooks,
     same_tensors,
 )
-from foregrad.runtime.sentinels import KEPT_TOO, PYTHON, REPLACED
+from foregrad.runtime.sentinels import KEPT_TOO, MISS, PYTHON, REPLACED
 from foregrad.runtime.wrapper_tensors import SameWrapper
-from foregrad.torch_private.pytree import tree_flatten
+from foregrad.torch_private.pytree import GivenObject, tree_flatten
 
 _SHARED = "tensors share memory otherwise"
 _CONSTANT = (bool, type(None), torch.dtype, torch.layout, torch.memory_format)
+
+
+def _is_given_object(value: Any) -> bool:
+    return type(value) is GivenObject
+
+
+def slot_of(value: Any, slot: Any) -> Any:
+    """What an object has in a slot; MISS if it was never set."""
+    try:
+        return slot.__get__(value)
+    except AttributeError:
+        return MISS
 
 
 class GuardWriter:
@@ -57,6 +72,7 @@ class GuardWriter:
         self.assumed = assumptions
         self.source = source
         self.reals = assumptions.reals
+        self.objects: dict[int, str] = {}  # objects that the function gets copies of, by id: their names
         self.bound: dict[int, str] = {}  # real tensors by id: the name that they are bound to
         self.by_real = {id(self.reals[lifted]): lifted for lifted in assumptions.inputs}
         self.outer = {id(self.reals[outer]): outer for outer in assumptions.wrappers}
@@ -67,6 +83,7 @@ class GuardWriter:
         self._state()
         self._python()
         self._arguments()
+        self._objects()
         for variable in self.assumed.variables:
             self._variable(variable)
         self._given_and_kept()
@@ -192,6 +209,9 @@ class GuardWriter:
         """Check that an argument is like the one that was captured; people know it by its label."""
         if isinstance(value, torch.Tensor):
             self._tensor(name, value, label)
+        elif type(value) is GivenNumber:
+            self.compare(f"type({name}) is not {value.kind.__name__}", name, label, f"any {value.kind.__name__}")
+            self.source.line(f"{self.assumed.given[value.place]!r} = {name}")
         elif isinstance(value, _CONSTANT):
             self.compare(f"{name} is not {self.source.constant(value)}", name, label, value)
         elif isinstance(value, PLAIN):
@@ -203,8 +223,46 @@ class GuardWriter:
             self._sequence(name, value, label)
         elif type(value) is dict:
             self._mapping(name, value, label)
+        elif type(value) is GivenObject:
+            self._object(name, value, label)
         else:
             self._other(name, value, label)
+
+    def _object(self, name: str, value: GivenObject, label: str) -> None:
+        """An object that the function gets a copy of; what it holds is read without code of its class."""
+        known = self.objects.setdefault(id(value.real), name)
+        if known != name:
+            self.miss_if(f"{name} is not {known}", "two arguments are one object")
+            return
+        self.compare(f"type({name}) is not {self.source.name('type_of', value.kind)}", name, label, value.real)
+        slots, table = slots_of(value.kind), self._fresh()
+        names = tuple(one for one in value.names if one not in slots)
+        if hasattr(value.real, "__dict__"):
+            self.source.line(f"{table} = {name}.__dict__")
+            self.compare(f"tuple({table}) != {self.source.name('keys', names)}", f"tuple({table})", label, names)
+        for one in (one for one in slots if one not in value.names):
+            read = f"{self.source.name('read', slot_of)}({name}, {self.source.name('slot', slots[one])})"
+            self.miss_if(f"{read} is not MISS", f"{label}.{one} is set")
+        for key, item in zip(value.names, value.values, strict=True):
+            if isinstance(item, PLAIN) and not self._is_read(value.kind, key):
+                continue
+            inner, slot = self._fresh(), slots.get(key)
+            read = f"{table}[{key!r}]"
+            if slot is not None:
+                read = f"{self.source.name('read', slot_of)}({name}, {self.source.name('slot', slot)})"
+            self.source.line(f"{inner} = {read}")
+            self._value(inner, item, f"{label}.{key}")
+
+    def _is_read(self, kind: type, name: str) -> bool:
+        """Whether code can have read an attribute: by name, by a computed name, or by a method that reads any."""
+        reads = self.assumed.python_again.reads
+        return name in reads.names or reads.computed or reads.computed_in_libraries or has_own_getattr(kind)
+
+    def _objects(self) -> None:
+        """Objects that were several are so again."""
+        if len(self.objects) > 1:
+            ids = ", ".join(f"id({name})" for name in self.objects.values())
+            self.miss_if(f"len({{{ids}}}) != {len(self.objects)}", "two arguments are one object")
 
     def _tensor(self, name: str, value: Any, label: str) -> None:
         if id(value) in self.bound:
@@ -235,7 +293,7 @@ class GuardWriter:
 
     def _other(self, name: str, value: Any, label: str) -> None:
         """A container known to pytree is taken apart; any other object must be the same one, with the same fields."""
-        leaves, structure = tree_flatten(value)
+        leaves, structure = tree_flatten(value, _is_given_object)
         if isinstance(value, slice):
             self.compare(f"type({name}) is not slice", name, label, value)
             self._value(f"({name}.start, {name}.stop, {name}.step)", (value.start, value.stop, value.step), label)
