@@ -145,3 +145,13 @@ def test_anomaly_mode_names_the_line_whose_gradient_is_nan():
         pytest.raises(RuntimeError, match="SqrtBackward0' returned nan"),
     ):
         compiled(torch.ones(3)).backward()
+
+
+def test_a_part_that_torch_compile_may_not_break_runs_as_it_is_while_it_is_captured():
+    part = torch.compile(lambda x: x.sin() * 2, fullgraph=True, backend="eager")
+    function = fg.compile(lambda x: part(x) + 1, backend="eager")
+    x = torch.ones(3)
+    assert torch.equal(function(x), x.sin() * 2 + 1)
+    assert torch.equal(part(x), x.sin() * 2)
+    with pytest.raises(RuntimeError, match="found no compiled frames"):  # outside a capture torch minds as before
+        torch.compile(nn.Linear(3, 3).eval()._call_impl, fullgraph=True, backend="eager")(x)

@@ -18,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import gets_no_gradient, is_leaf
 from foregrad.core.wrapper_subclass import is_wrapper, parts
+from foregrad.record.control_flow import CONTROL_FLOW, run_control_flow
 from foregrad.record.frames import user_frame
 from foregrad.record.ghosts.devices import ASKS
 from foregrad.record.ghosts.sparse import embedding
@@ -37,6 +38,7 @@ from foregrad.record.symbols.sizes import SHAPES, with_methods
 from foregrad.record.tensor_from_list import has_tensors, tensor_of
 from foregrad.torch_private.autograd_engine import with_engine
 from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
+from foregrad.torch_private.fake_tensors import FakeTensor
 from foregrad.torch_private.ops import FUSED_OPTIMIZERS
 from foregrad.torch_private.tensors import view_base
 from foregrad.torch_private.transforms import is_functorch_wrapped_tensor
@@ -268,6 +270,18 @@ class Intercept(TorchFunctionMode):
         """A number is formatted as one; for any other tensor torch turns modes off and prints it."""
         return func(*args, **kwargs) if args[0].dim() == 0 else self.read(func, args, kwargs)
 
+    def control_flow(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Branches and loops that torch has ops for run in Python, which may ask the data."""
+        start = len(self._recorder.ops)
+
+        def ghost_from_outside(tensor: Tensor) -> Tensor | None:
+            if isinstance(tensor, FakeTensor) or is_functorch_wrapped_tensor(tensor):
+                return None
+            alias = self._recorder.alias(self._swap(tensor))
+            return self._recorder.objects[alias.object] if alias.op is None or alias.op < start else None
+
+        return run_control_flow(func, args, kwargs, self, ghost_from_outside)
+
     def _as_number(self, value: Any) -> Any:
         """A small tensor that torch would read to have a number."""
         number = self._recorder.values.number(value) if isinstance(value, Tensor) and value.dim() == 0 else None
@@ -376,6 +390,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.requires_grad_: Intercept.require_grad,
     Tensor.detach_: Intercept.detach_in_place,
     **dict.fromkeys((torch.tensor, torch.as_tensor, Tensor.new_tensor), Intercept.from_data),
+    **dict.fromkeys(CONTROL_FLOW, Intercept.control_flow),
     Tensor.item: Intercept.item,
     Tensor.__bool__: Intercept.truth,
     Tensor.__format__: Intercept.format,

@@ -16,7 +16,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,7 +25,7 @@ from foregrad.process.temporary import TemporaryChange, name_in
 from foregrad.torch_private.autograd import CHECKPOINT_OF_SAVED
 from foregrad.torch_private.autograd_engine import FUNCTION_CALLS
 from foregrad.torch_private.modules import MODULE_CALL
-from foregrad.torch_private.native_code import DYNAMO_FRAMES, dynamo_frames
+from foregrad.torch_private.native_code import DYNAMO_FRAMES, dynamo_frames, no_frames_need_compile
 from foregrad.torch_private.training import SCALED_STEP
 
 #: What a replacement does: given the original, and the arguments of the call.
@@ -152,8 +152,10 @@ class NoTorchCompile(Replacement):
             self.owner, self.names = found[0], (found[1],)
             super().change()
 
-    def in_this_thread(self) -> AbstractContextManager[None]:
-        return self.by(lambda original, *args: None)  # no callback: a frame runs as Python runs it
+    @contextmanager
+    def in_this_thread(self) -> Iterator[None]:
+        with no_frames_need_compile(), self.by(lambda original, *args: None):  # no callback: frames run as Python's do
+            yield
 
 
 PRINT = Replacement(builtins, "print")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -22,6 +24,7 @@ __all__ = [
     "has_hidden_hooks",
     "hide_from_dynamo",
     "is_native_object",
+    "no_frames_need_compile",
     "replaced_methods",
     "tensor_of_class",
 ]
@@ -46,6 +49,16 @@ def dynamo_frames() -> tuple[Any, str] | None:
     home, _, name = DYNAMO_FRAMES.rpartition(".")
     module = sys.modules.get(home)
     return None if module is None else (module, name)
+
+
+@contextmanager
+def no_frames_need_compile() -> Iterator[None]:
+    """In this thread `torch.compile(..., fullgraph=True)` does not mind that nothing is compiled, as inside another."""
+    before = eval_frame.set_fullgraph_compiled_frame_count(0)
+    try:
+        yield
+    finally:
+        eval_frame.set_fullgraph_compiled_frame_count(before)
 
 
 def has_hidden_hooks(tensor: torch.Tensor) -> bool:

@@ -235,7 +235,7 @@ _TABLES = frozenset(TABLES)
 
 #: How torch finds a mode, and takes ops to it.
 _TYPING = ("typing.py", "typing_extensions.py")
-_SWITCH = _TORCH + "_dynamo/eval_frame.py"
+_COMPILER = _TORCH + "_dynamo/"
 _MACHINERY = (
     "<frozen importlib",
     *(
@@ -252,15 +252,16 @@ def is_ours(code: CodeType) -> bool:
 
 
 def _is_housekeeping(frame: FrameType) -> bool:
-    """Whether code keeps torch's compiler out of a function, where that is loaded, and asks for its flags; or says what
-    type a variable of torch's has, which Python asks for once in a process."""
+    """Whether code is that of torch's compiler, which is kept out of a function, or is asked by it for its flags; or
+    says what type a variable of torch's has, which Python asks for once in a process."""
     caller = frame.f_back
     if os.path.basename(frame.f_code.co_filename) in _TYPING:
         while caller is not None and os.path.basename(caller.f_code.co_filename) in _TYPING:
             caller = caller.f_back
         return caller is not None and is_torchs(caller.f_code)  # an annotation of torch's
-    is_asked = caller is not None and caller.f_code.co_filename == _SWITCH
-    return frame.f_code.co_filename == _SWITCH or (is_asked and frame.f_globals.get("__name__") == "torch.compiler")
+    is_asked = caller is not None and caller.f_code.co_filename.startswith(_COMPILER)
+    is_flag = is_asked and frame.f_globals.get("__name__") == "torch.compiler"
+    return frame.f_code.co_filename.startswith(_COMPILER) or is_flag
 
 
 def is_torchs(code: CodeType) -> bool:
