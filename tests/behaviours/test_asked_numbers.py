@@ -1,7 +1,10 @@
 """Numbers of `.item()` in Python: whatever is done with them, each call does it with its own, as eager does."""
 
+import copy
 import json
 import math
+import pickle
+import statistics
 from decimal import Decimal
 
 import numpy
@@ -50,6 +53,16 @@ USES = {
     "a ratio": lambda x: first(x) / total(x),
     "a known tensor before": lambda x: x.index_select(0, torch.tensor([0, 1, 0])).sum().item() > 0,
     "a number of the program in an op before": lambda x: 1 if (x * total(x)).sum() > 1 else 2,
+    "rsub": lambda x: torch.rsub(x, x, alpha=total(x)),
+    "the base of a power": lambda x: abs(total(x)) ** x,
+    "lerp": lambda x: torch.lerp(x, x * 2, total(x)),
+    "celu": lambda x: torch.nn.functional.celu(-x, 1 + abs(first(x))),
+    "xlogy": lambda x: torch.xlogy(x, 1 + abs(first(x))),
+    "a power of x": lambda x: x ** total(x),
+    "a norm": lambda x: x.norm(p=1 + abs(first(x))),
+    "mean": lambda x: statistics.mean([total(x), first(x)]),
+    "pickled": lambda x: pickle.loads(pickle.dumps(total(x))),
+    "copied": lambda x: copy.deepcopy({"total": total(x)}),
     "an op of numbers before": lambda x: (x + torch.full((2,), first(x))).tolist(),
 }
 

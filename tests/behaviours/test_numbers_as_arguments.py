@@ -2,6 +2,7 @@
 
 import copy
 import math
+import pickle
 
 import pytest
 import torch
@@ -344,3 +345,83 @@ def test_a_cache_keeps_the_other_programs(tmp_path):
     again = fg.compile(copy.copy(function._target), backend="eager", cache=tmp_path / "cache")
     for n in (1.5, 2.5, 3.5):
         assert torch.equal(again(torch.ones(3), n), torch.ones(3) * n)
+
+
+def peak(x):
+    return x.detach().max().item()
+
+
+BESIDE_DATA = {
+    "branch": lambda x, t: x * 2 if t < peak(x) else -x,
+    "branch the other way": lambda x, t: x * 2 if peak(x) >= t else -x,
+    "sum": lambda x, t: x * (t + peak(x)),
+    "difference": lambda x, t: x * (t - peak(x)),
+    "product": lambda x, t: x * sum([t * peak(x), t]),
+    "ratio": lambda x, t: x * (t / peak(x)),
+    "the other ratio": lambda x, t: x * (peak(x) / t),
+    "power": lambda x, t: x * abs(t) ** peak(x),
+    "the other power": lambda x, t: x * peak(x) ** t,
+    "floor": lambda x, t: x * (t // peak(x)),
+    "rest": lambda x, t: x * (peak(x) % t),
+    "largest": lambda x, t: x * max(t, peak(x)),
+    "equal": lambda x, t: x if t == peak(x) else x * 2,
+}
+
+
+@pytest.mark.parametrize("name", BESIDE_DATA)
+def test_a_number_beside_a_number_of_data(name):
+    function = BESIDE_DATA[name]
+    wrapped = compiled(function)
+    for value in (2.0, 0.5, 3.0):
+        for number in (0.1, 0.6, 0.9, 3.0, 0.6):
+            x = torch.tensor([value, 0.25], requires_grad=True)
+            found, expected = wrapped(x, number), function(x, number)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+            assert torch.autograd.grad(found.sum(), x)[0].allclose(torch.autograd.grad(expected.sum(), x)[0])
+
+
+def test_a_number_beside_a_number_of_data_is_one_program():
+    wrapped = compiled(lambda x, t: x * (t * peak(x) - t))
+    for number in (0.1, 0.6, 0.9, 3.0, 0.7):
+        wrapped(leaf(3), number)
+    assert len(wrapped.captures) == 2
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, n: x * (-1) ** n,
+        lambda x, n: x * (-2.0) ** n,
+        lambda x, n: x * -(n**2),
+        lambda x, n: x * (-3 - n) * (n - -3),
+        lambda x, n: x * (-7 // n) * (-7 % n),
+    ],
+)
+def test_negative_constants(function):
+    wrapped = compiled(function)
+    for n in (1, 2, 3, 4, 5):
+        assert torch.equal(wrapped(torch.ones(1), n), function(torch.ones(1), n))
+
+
+def test_negative_constants_beside_sizes():
+    def function(x):
+        return x * (-2.0) ** x.shape[0] + (-1) ** x.shape[0]
+
+    wrapped = fg.compile(function, backend="eager", dynamic=True)
+    for n in (2, 3, 4, 5):
+        assert torch.equal(wrapped(torch.ones(n)), function(torch.ones(n)))
+
+
+def test_a_number_as_a_key_is_pythons():
+    def function(x, k, kept):
+        kept[k], kept["of", k] = x * k, 1
+        return {k: x, ("a", k): k}
+
+    wrapped = compiled(function)
+    for k in (0.1, 0.2, 0.3, 0.2):
+        kept = {}
+        found = wrapped(torch.ones(2), k, kept)
+        assert [type(one) for one in (*found, *kept)] == [float, tuple, float, tuple]
+        assert list(found) == [k, ("a", k)]
+        assert all(type(part) in (str, float) for key in (*found, *kept) if type(key) is tuple for part in key)
+        assert pickle.loads(pickle.dumps(list(kept))) == [k, ("of", k)]

@@ -19,7 +19,7 @@ from foregrad.core.source import Source
 from foregrad.core.spec import is_number
 from foregrad.record.lift.declared_state import Container, Declared, Slot
 from foregrad.record.ops import ItemOf
-from foregrad.record.symbols.numbers import INFIX, Expression, Told
+from foregrad.record.symbols.numbers import INFIX, Expression, Told, infix
 from foregrad.record.trace import OuterRef, Ref
 from foregrad.runtime.guards.reasons import check_that
 
@@ -135,7 +135,7 @@ class StateReader:
             return
         args = [f"n{a.index}" if isinstance(a, Expression) else self.source.constant(a) for a in expression.args]
         if expression.function in INFIX:
-            text = f" {INFIX[expression.function]} ".join(args)
+            text = infix(expression.function, args)
         elif expression.function is operator.neg:
             text = f"-{args[0]}"
         else:

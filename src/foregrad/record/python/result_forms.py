@@ -29,6 +29,7 @@ from foregrad.record.python.container_arguments import (
     refill,
 )
 from foregrad.record.symbols.data_values import item_of
+from foregrad.record.symbols.numbers import expression_of
 from foregrad.torch_private.pytree import make_node, node_of
 
 
@@ -211,7 +212,8 @@ class FormMaker:
         removed = tuple(was) if is_reordered else tuple(key for key in was if key not in now_held)
         new = [key for key, one in now_held.items() if key in removed or key not in was or not is_same(was[key], one)]
         attributes = tuple((key, self._form(now_held[key], f"{name}.{key}")) for key in new)
-        return Edit(path, items, now.keys, attributes, removed)
+        keys = None if now.keys is None else tuple(map(_plain_key, now.keys))
+        return Edit(path, items, keys, attributes, removed)
 
     def _form(self, value: Any, name: str) -> Form:
         if isinstance(value, (torch.Tensor, torch.Size)):
@@ -227,7 +229,7 @@ class FormMaker:
         if isinstance(value, dict):
             self._check_keys("returns", list(value))
         number = self._number(value)
-        names = tuple(value) if type(value) in (dict, OrderedDict) else None
+        names = tuple(map(_plain_key, value)) if type(value) in (dict, OrderedDict) else None
         shown: Any = names if names is not None else range(len(node.children))
         parts = tuple(self._form(one, f"{name}[{key!r}]") for one, key in zip(node.children, shown, strict=True))
         made = New(number, node.kind, parts, names, node.context)
@@ -293,6 +295,14 @@ class FormMaker:
 
 
 _KEYS = (int, float, bool, str, complex, type(None), torch.dtype, torch.device, torch.layout, torch.Size, bytes)
+
+
+def _plain_key(key: Any) -> Any:
+    """A key of a dict without numbers that vary: the dict had to know their values."""
+    if type(key) is tuple:
+        return tuple(map(_plain_key, key))
+    expression = expression_of(key)
+    return key if expression is None else expression.value
 
 
 def _is_of_arguments(form: Form) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from foregrad.record.session import MAX, MIN
-from foregrad.record.symbols.node import Symbolic
+from foregrad.record.symbols.node import Symbolic, init_of
 from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
 
 
@@ -96,30 +96,20 @@ def _ratio(one: Any, other: Any) -> Any:
     return number(_as_tensor(one) / _plain(other), data)
 
 
+def _known(value: Any) -> Any:
+    """A plain number, where it may be a symbol."""
+    return value.node.known() if isinstance(value, (torch.SymFloat, torch.SymInt)) else value
+
+
 def _on_value(name: str) -> Any:
     def method(self: Any, *others: Any) -> Any:
-        known = [other.node.known() if isinstance(other, Item) else other for other in others]
-        return getattr(self.node.known(), name)(*known)
+        return getattr(self.node.known(), name)(*map(_known, others))
 
     return method
 
 
 _ON_VALUE = (
-    *(
-        "pow",
-        "rpow",
-        "floordiv",
-        "rfloordiv",
-        "mod",
-        "rmod",
-        "divmod",
-        "rdivmod",
-        "abs",
-        "round",
-        "int",
-        "float",
-        "hash",
-    ),
+    *("pow", "rpow", "floordiv", "rfloordiv", "mod", "rmod", "divmod", "rdivmod"),
     *("abs", "round", "int", "float", "hash", "repr", "str", "format", "floor", "ceil", "trunc"),
 )
 
@@ -134,9 +124,12 @@ _METHODS: dict[str, Any] = {
     "__rtruediv__": lambda self, other: _ratio(other, self),
     "__neg__": lambda self: number(-self.node.tensor, self.node.data),
     "__pos__": lambda self: self,
+    "__init__": init_of(torch.SymFloat),
     "__bool__": lambda self: self != 0.0,
     "real": property(lambda self: self),
     "imag": property(lambda self: 0.0),
+    "__copy__": lambda self: self,
+    "__deepcopy__": lambda self, memo: self,
     **{f"__{one.__name__}__": _comparison(one) for one in (torch.lt, torch.le, torch.gt, torch.ge, torch.eq, torch.ne)},
     **{f"__{name}__": _on_value(f"__{name}__") for name in _ON_VALUE},
     "is_integer": _on_value("is_integer"),

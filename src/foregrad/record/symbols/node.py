@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class Symbolic:
     """A number whose value no graph may hold; floats unless a kind of node says otherwise."""
@@ -31,3 +33,15 @@ class Symbolic:
 
     def maybe_as_float(self) -> None:
         return None
+
+
+def init_of(base: Any) -> Any:
+    """The constructor of a class of symbols. Code that makes a number of the type of another, as `statistics.mean`
+    does, gets an error, by which a capture learns that it needs the value."""
+
+    def init(self: Any, node: Any) -> None:
+        if not isinstance(node, Symbolic):
+            raise TypeError(f"a {type(self).__name__} is made of an expression, not of a {type(node).__name__}")
+        base.__init__(self, node)
+
+    return init

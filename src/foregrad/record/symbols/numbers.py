@@ -20,8 +20,8 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.record.origins import where
 from foregrad.record.session import MATH
-from foregrad.record.symbols.data_values import over_items
-from foregrad.record.symbols.node import Symbolic
+from foregrad.record.symbols.data_values import item_of, over_items
+from foregrad.record.symbols.node import Symbolic, init_of
 
 
 @dataclass(eq=False, slots=True, repr=False)
@@ -207,6 +207,11 @@ INFIX = {
 }
 
 
+def infix(function: Any, args: list[str]) -> str:
+    """Python for two operands with an operator between them: `(-1) ** n0`, where `-1 ** n0` would be another number."""
+    return f" {INFIX[function]} ".join(f"({text})" if text.startswith("-") else text for text in args)
+
+
 def _text(function: Any, args: tuple[Any, ...]) -> str:
     texts = [a.text if isinstance(a, Expression) else repr(a) for a in args]
     if function is operator.neg:
@@ -235,8 +240,8 @@ def _unary(function: Callable[..., Any]) -> Any:
 
 def _binary(function: Callable[..., Any]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float, Float, Int)):
-            return NotImplemented
+        if not isinstance(other, (int, float, Float, Int)) or item_of(other) is not None:
+            return NotImplemented  # a number of data does it
         return self.node.numbers.compute(function, (self, other))
 
     return method
@@ -244,7 +249,7 @@ def _binary(function: Callable[..., Any]) -> Any:
 
 def _reflected(function: Callable[..., Any]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float)):
+        if not isinstance(other, (int, float)) or item_of(other) is not None:
             return NotImplemented
         return self.node.numbers.compute(function, (other, self))
 
@@ -276,11 +281,20 @@ _METHODS: dict[str, Any] = {
     "__deepcopy__": lambda self, memo: self,
 }
 # They say that they are Python's own, so that code which asks goes the way that it goes in eager.
-Float: Any = type("Float", (torch.SymFloat,), {**_METHODS, "__class__": property(lambda self: float)})
+Float: Any = type(
+    "Float",
+    (torch.SymFloat,),
+    {**_METHODS, "__init__": init_of(torch.SymFloat), "__class__": property(lambda self: float)},
+)
 Int: Any = type(
     "Int",
     (torch.SymInt,),
-    {**_METHODS, "__index__": _told(operator.index), "__class__": property(lambda self: int)},
+    {
+        **_METHODS,
+        "__init__": init_of(torch.SymInt),
+        "__index__": _told(operator.index),
+        "__class__": property(lambda self: int),
+    },
 )
 
 

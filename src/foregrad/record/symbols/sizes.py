@@ -14,7 +14,7 @@ import torch
 
 from foregrad.core.size import Formula, Size, frozen
 from foregrad.record.symbols.node import Symbolic
-from foregrad.record.symbols.numbers import INFIX, Float
+from foregrad.record.symbols.numbers import INFIX, Float, infix
 
 #: Numbers of torch's that stand for others.
 SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
@@ -98,7 +98,7 @@ def _plain(value: Any) -> Any:
 
 def _applied(function: Callable[..., Any], args: list[str]) -> str:
     if function in INFIX:
-        return f"({f' {INFIX[function]} '.join(args)})"
+        return f"({infix(function, args)})"
     if function is operator.neg:
         return f"(-{args[0]})"
     module = getattr(function, "__module__", "")
