@@ -529,3 +529,58 @@ def test_an_integer_after_dropout_beside_another_thread(wrap):
         return x * int(y.sum()) + torch.tensor([int(y.max())])
 
     return three_calls_beside_a_thread(wrap(function))
+
+
+class Counts(nn.Module):
+    bad = 0
+
+    def forward(self, x):
+        if not torch.isfinite(x).all():
+            self.bad += 1
+            raise FloatingPointError("not finite")
+        return x * 2
+
+
+@same_as_eager
+def test_an_error_of_a_module_comes_after_what_it_has_stored(wrap):
+    module = Counts()
+    f, found = wrap(module), []
+    for value in (1.0, math.inf, math.nan, 2.0):
+        try:
+            found.append(f(torch.tensor([value])))
+        except FloatingPointError as error:
+            found.append(str(error))
+        found.append(module.bad)
+    return found
+
+
+@same_as_eager
+def test_an_error_of_the_function_comes_after_changes_of_arguments(wrap):
+    def function(x, kept):
+        kept["n"] = kept.get("n", 0) + 1
+        kept["x"] = x * 2
+        if x.sum() > 0:
+            raise ValueError("too much")
+        return x
+
+    f, kept, found = wrap(function), {}, []
+    for value in (-1.0, 1.0, 1.0):
+        try:
+            found.append(f(torch.tensor([value]), kept))
+        except ValueError as error:
+            found.append(str(error))
+        found.append(dict(kept))
+    return found
+
+
+def test_an_error_after_an_iterator_has_moved_is_refused():
+    def function(x, numbers):
+        x.add_(next(numbers))
+        if x.sum() > 0:
+            raise ValueError("too much")
+        return x
+
+    x = torch.ones(1)
+    with pytest.raises(fg.CaptureError, match="moved an iterator"):
+        compiled(function)(x, iter([1, 10, 100]))
+    assert x.item() == 1

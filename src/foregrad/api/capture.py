@@ -170,7 +170,7 @@ def capture_call(
 
 
 class _NeedsFloats(Exception):
-    """Something in C took no number that depends on data for a float, or the function raises a `TypeError` itself."""
+    """Something took no number that depends on data for a float, or the function raises an error of its own."""
 
 
 def _capture_call(
@@ -283,19 +283,30 @@ def _capture_with(
     values.questions.given = None if isinstance(asks, bool) else iter(asks)
     try:
         one = _prepare(recording, objects, target, given, state, python)
+        has_items = solver is not None and not gives_floats
         try:
-            return _recorded(one, call or function_of(target)[0])
+            captured = _recorded(one, call or function_of(target)[0])
+            if has_items and values.items and captured.program.calling.backward_error is not None:
+                raise _NeedsFloats  # a formula of autograd's may have asked for a number
+            return captured
         except BaseException as error:
-            needs_floats = isinstance(error, TypeError) and solver is not None and bool(values.items)
-            raised = None if needs_floats and not gives_floats else _raised_after_effects(recording, error)
-            may_go_on = isinstance(error, (CaptureError, KeptElsewhere)) or raised is not None or bool(given.numbers)
+            is_users = isinstance(error, Exception) and not isinstance(error, (CaptureError, KeptElsewhere))
+            needs_floats = is_users and has_items and bool(values.items)
+            raised = is_users and not needs_floats and _has_effects(one)
+            may_go_on = isinstance(error, (CaptureError, KeptElsewhere)) or raised or bool(given.numbers)
             if may_go_on or needs_floats or python is not None or recording.sizes is not None:
                 before.is_lost |= any(is_iterator(kept.value) for kept in objects.watched.outside.changed())
                 one.undo()
-            if needs_floats and not gives_floats:
+            if (needs_floats or raised) and before.is_lost:
+                raise CaptureError(
+                    f"the function raises {type(error).__name__} on a way that the data have decided, and has moved an "
+                    f"iterator before, which cannot be put back.\n{definition(function_of(target)[1])}\nPass what the "
+                    "iterator gives."
+                ) from error
+            if needs_floats:
                 raise _NeedsFloats from error
-            if raised is not None:
-                raise raised from error
+            if raised:
+                raise RaisedAfterEffects from error
             raise
     finally:
         recording.recorder.give_memory()
@@ -303,11 +314,16 @@ def _capture_with(
             solver.let_go()
 
 
-def _raised_after_effects(recording: Recording, error: BaseException) -> RaisedAfterEffects | None:
-    recorder = recording.recorder
-    has_effects = any(op.writes or op.renames is not None for op in recorder.ops) or recorder.draws.has_drawn
-    is_users = isinstance(error, Exception) and not isinstance(error, (CaptureError, KeptElsewhere))
-    return RaisedAfterEffects() if is_users and has_effects and recorder.values.questions.all else None
+def _has_effects(one: _Prepared) -> bool:
+    """Whether a function that has asked the data and raises an error of its own has done something before."""
+    recorder, arguments = one.recording.recorder, one.objects.arguments
+    return bool(recorder.values.questions.all) and (
+        any(op.writes or op.renames is not None for op in recorder.ops)
+        or recorder.draws.has_drawn
+        or one.recording.stores_something
+        or (arguments is not None and any(True for _ in arguments.changed()))
+        or bool(one.objects.watched.outside.changed())
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -385,6 +401,7 @@ def _run(one: _Prepared, call: Callable[..., Any]) -> list[StateStore]:
             one.recording.forward(call, one.given, modes_of(one.target))
     finally:
         stored = one.attributes.restore() + one.declared.restore()
+        one.recording.stores_something = bool(stored)
     one.recording.numbers.is_closed = True
     return stored
 

@@ -31,7 +31,6 @@ from foregrad.process.progress import Timings, part, watched
 from foregrad.record.tracebacks import readable
 from foregrad.runtime.guards.dispatch import FEW, Dispatch, look_of
 from foregrad.runtime.options import Options
-from foregrad.runtime.questions import Known, SharedPieces
 from foregrad.runtime.sentinels import MISS
 from foregrad.torch_private.dispatch import under_foreign_control
 
@@ -46,6 +45,7 @@ if TYPE_CHECKING:
     from foregrad.record.symbols.dimensions import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.compiled_stage import CompiledStage
+    from foregrad.runtime.questions import Known, SharedPieces
 
 
 #: What Python does not copy.

@@ -152,6 +152,7 @@ class Recording:
         self.whole: TreeSpec | None = None  # of the result without its form, if a plain tree loses nothing
         self.form: ResultForm | None = None  # of a result that no plain tree can be
         self.leaves_grad_mode = True
+        self.stores_something = False  # in modules or in declared state, whose attributes are as they were again
         self.accumulates = False  # whether backwards run others, so that gradients are found at leaves
 
     def forward(self, function: Callable[..., Any], given: GivenArguments, modes: AbstractContextManager[Any]) -> None:
@@ -165,6 +166,7 @@ class Recording:
         copies = ContainerArguments(given.args, given.kwargs, given.opened, self.inputs.ghost_of, numbers)
         objects = self.objects.now
         objects.arguments, objects.watched.outside.copied = copies, copies.copied
+        self.recorder.python_calls.copies = copies.copied
         try:
             with (
                 no_saved_tensor_hooks(),
@@ -184,6 +186,7 @@ class Recording:
             ):
                 result = function(*copies.args, **copies.kwargs)
             self.leaves_grad_mode = torch.is_grad_enabled()
+            self.recorder.python_calls.is_closed = True
         except Exception as error:
             refusal = self._refusal(error)
             if refusal is None:
@@ -220,9 +223,7 @@ class Recording:
         if any(words in text for words in NO_MEMORY):
             return self._no_memory(error)
         if type(error).__module__.startswith("torch._dynamo"):
-            return CaptureError(
-                f"torch's higher-order ops, such as torch.cond, cannot be captured: {text}\nUse torch.where."
-            )
+            return CaptureError(f"torch's compiler refuses a part of the function: {text}\nLeave this part outside.")
         if len({lifted.alias.storage for lifted in inputs}) < len(inputs) and "have been used in the graph" in text:
             return CaptureError(f"a gradient between two inputs that share memory: {text}\nPass one of them.")
         return None
