@@ -3,12 +3,14 @@
 import collections
 import copy
 import functools
+import operator
 from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch.utils._pytree import register_pytree_node
 
 import foregrad as fg
 from tests.compare import also_compiled, compiled, leaf
@@ -551,3 +553,71 @@ def test_what_a_property_keeps_is_kept():
         assert torch.equal(function(box), box.t / box.t.square().sum())
         assert torch.equal(vars(box)["norm"], box.t.square().sum())
     assert torch.equal(function(box), box.t / box.norm)
+
+
+class Moded:
+    __match_args__ = ("x", "mode")
+
+    def __init__(self, x, mode):
+        self.x, self.mode = x, mode
+
+
+mode_of = operator.attrgetter("mode")
+TEXT = "{0.mode}"
+
+
+def by_position(one):
+    match one:
+        case Moded(x, "double"):
+            return x * 2
+        case Moded(x, _):
+            return x * 3
+
+
+READERS = {
+    "a getter": lambda one: one.x * (2 if mode_of(one) == "double" else 3),
+    "a place in a pattern": by_position,
+    "a text": lambda one: one.x * (2 if f"{one.mode}" == "double" else 3),
+    "a text in a variable": lambda one: one.x * (2 if TEXT.format(one) == "double" else 3),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_an_attribute_that_is_read_in_another_way_than_by_name(name):
+    function = fg.compile(READERS[name], backend="eager")
+    for mode in ("double", "triple", "double"):
+        assert function(Moded(torch.ones(2), mode)).tolist() == [2.0 if mode == "double" else 3.0] * 2
+
+
+class Batch:
+    """A container that gives new lists whenever it is taken apart."""
+
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+register_pytree_node(
+    Batch, lambda batch: ([list(batch.first), list(batch.second)], None), lambda parts, _: Batch(*parts)
+)
+
+
+def test_a_container_that_makes_its_parts_anew():
+    def function(batch):
+        return batch.first[0] * 2 + batch.second[0], batch.first
+
+    compiled = fg.compile(function, backend="eager")
+    for value in (1.0, 2.0, 3.0):
+        batch = Batch([torch.full((2,), value)], [torch.ones(2)])
+        found, first = compiled(batch)
+        assert found.tolist() == [value * 2 + 1] * 2
+        assert first[0].tolist() == [value] * 2
+    assert len(compiled.captures) == 1
+
+
+def test_a_change_of_what_a_container_makes_anew_is_refused():
+    def function(batch):
+        batch.first.append(batch.first[0] * 2)
+        return batch.first[0]
+
+    with pytest.raises(fg.CaptureError, match="makes anew"):
+        fg.compile(function, backend="eager")(Batch([torch.ones(2)], []))

@@ -29,6 +29,7 @@ from foregrad.process.forks import lock, undivided
 from foregrad.process.heap import return_memory_of_dropped
 from foregrad.process.progress import Timings, part, watched
 from foregrad.record.tracebacks import readable
+from foregrad.runtime.failures import failed_before_effects
 from foregrad.runtime.guards.dispatch import FEW, Dispatch, look_of
 from foregrad.runtime.options import Options
 from foregrad.runtime.sentinels import MISS
@@ -74,7 +75,7 @@ class Compiled(WarmStarts):
         self._answers: Sequence[Question] | None = None  # what Python is told, where arguments have no data
         self._asking: frozenset[Callable[..., Any]] = frozenset()  # calls that are chosen by what the data are
         self._shared_pieces: SharedPieces = {}
-        self._num_calls: dict[Callable[[Any, Any], Any], int] = {}
+        self._num_calls: weakref.WeakKeyDictionary[Callable[[Any, Any], Any], int] = weakref.WeakKeyDictionary()
         self._as_it_is: set[Any] = set()  # what arguments look like for which the function itself runs
         self._has_warned = False  # that there would be a program for each call
         self._named: set[str] = set()  # what it does in Python that was spoken of
@@ -102,8 +103,10 @@ class Compiled(WarmStarts):
                 if result is not MISS:
                     return result
             return self._new_path(args, kwargs)
-        except Exception as error:  # noqa: BLE001  # it is raised again
-            raise readable(error)  # noqa: B904  # the same
+        except Exception as error:  # noqa: BLE001  # it is raised again, here or by the function
+            if not failed_before_effects(error):
+                raise readable(error)  # noqa: B904  # the same
+        return self._target(*args, **kwargs)
 
     def _call_a_path(self, calls: Sequence[Callable[..., Any]], args: Any, kwargs: Any) -> Any:
         """Run the program for what the data are. What was computed in order to find it is passed on; the path of this
@@ -128,7 +131,7 @@ class Compiled(WarmStarts):
 
     def _new_path(self, args: Any, kwargs: Any) -> Any:
         """A call for which there is no program: captured, or run as it is where that is of no use."""
-        if self._as_it_is and look_of(args, kwargs) in self._as_it_is:
+        if self._as_it_is and look_of(args, kwargs, into_objects=True) in self._as_it_is:
             return self._target(*args, **kwargs)
         try:
             return self._capture(args, kwargs)
@@ -138,7 +141,7 @@ class Compiled(WarmStarts):
             if self.options.refused == "error" or isinstance(error, CreatesState) or not error.leaves_no_trace:
                 raise
             warn_of_refusal(self.name, error)
-            self._as_it_is.add(look_of(args, kwargs))
+            self._as_it_is.add(look_of(args, kwargs, into_objects=True))
         return self._target(*args, **kwargs)
 
     def _capture(self, args: Any, kwargs: Any) -> Any:
@@ -199,7 +202,7 @@ class Compiled(WarmStarts):
             if not self._has_warned:
                 warn_of_answers(self.name, line)
             self._has_warned = True
-            self._as_it_is.add(look_of(args, kwargs))
+            self._as_it_is.add(look_of(args, kwargs, into_objects=True))
 
     def _add(self, made: Capture) -> None:
         """Have a capture for later calls, unless what the function read has changed by its own doing."""

@@ -59,6 +59,21 @@ def _effect_by_schema(func: OpOverload) -> str | None:
     return ORDERED if gives_nothing else None
 
 
+_CHECKS = {
+    "aten::_linalg_check_errors",
+    "aten::_assert_async",
+    "aten::_assert_scalar",
+    "aten::_assert_tensor_metadata",
+    "aten::_functional_assert_async",
+    "aten::_functional_assert_scalar",
+}
+
+
+def only_checks(func: OpOverload) -> bool:
+    """Whether the effect of an op is an error, or none."""
+    return func.name().split(".")[0] in _CHECKS
+
+
 def with_own_generator(func: OpOverload, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """The arguments of a call with a new generator among them, if the op takes one."""
     for place, argument in enumerate(schema_of(func).arguments):

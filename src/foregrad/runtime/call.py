@@ -15,9 +15,10 @@ from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, RedoView, siblings
-from foregrad.program.dead_code import is_view
+from foregrad.program.dead_code import has_effect, is_view
 from foregrad.program.pieces import Piece, Pieces
 from foregrad.program.split import Saved
+from foregrad.record.impure import only_checks
 from foregrad.record.lift.declared_state import Slot
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import AnyInput, TracedInput, TracedWrapper
@@ -37,6 +38,7 @@ from foregrad.runtime.epilogue import (
     over_memory,
     set_mode,
 )
+from foregrad.runtime.failures import BEGUN
 from foregrad.runtime.gradient_carriers import carrier
 from foregrad.runtime.partial_backward import RareBackward
 from foregrad.runtime.questions import PASSED_ON, emit_pieces
@@ -64,7 +66,7 @@ class CallWriter:
         self.calling = compiled.program.calling
         self.halves = compiled.halves
         self.effects = self.calling.effects
-        donation = compiled.donation
+        self.donation = donation = compiled.donation
         self.given_out = donation.outputs if donation is not None else self.halves.outputs
         self.outputs = tuple(
             place for place in self.given_out if self.program.signature.outputs[place].role != "answer"
@@ -108,7 +110,9 @@ class CallWriter:
         """Emit everything from the moment that the inputs are bound to their names to the return."""
         if self.compiled.asking:
             emit_pieces(source, self.compiled.asking, self._value_name, self._below_piece(source))
-        if self.compiled.donation is not None:
+        if self._acts_early():
+            source.line(BEGUN)
+        if self.donation is not None:
             self._drop_grads(source)
         emit_edges(source, self.effects.steps)
         emit_steps(source, self.effects.prologue, {}, grad_enabled)
@@ -129,6 +133,8 @@ class CallWriter:
         else:
             self._run(source, without_grad=not grad_enabled)
             self._name_results(source)
+        if not self._acts_early() and (self.effects.steps or self.slots or self.calling.grads):
+            source.line(BEGUN)
         first = tuple(step for step in self.effects.steps if isinstance(step, GoOn) and step.is_first)
         emit_steps(source, first, {}, grad_enabled)
         emit_version_shifts(source, self.effects, inputs=True)
@@ -154,6 +160,11 @@ class CallWriter:
         set_mode(source, left, self.calling.leaves_grad_mode)
         self._make_python_calls(source)
         source.line(f"return {result_text(source, self.calling)}")
+
+    def _acts_early(self) -> bool:
+        """Whether something of the caller's changes before the program has run: then an error cannot be taken back."""
+        acts = bool(self.written or self.effects.prologue or self.early)
+        return acts or any(has_effect(n) and not only_checks(n.target) for n in self.halves.forward.graph.nodes)
 
     def _make_python_calls(self, source: Source) -> None:
         """Run what the function runs by `fg.python`, on values of the program."""
@@ -248,7 +259,7 @@ class CallWriter:
 
     @cached_property
     def _given_names(self) -> dict[str, str]:
-        graph = self.compiled.donation.graph if self.compiled.donation is not None else self.halves.forward
+        graph = self.donation.graph if self.donation is not None else self.halves.forward
         placeholders = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
         return dict(zip(placeholders, map(self._name, self.inputs), strict=True))
 

@@ -97,6 +97,7 @@ class _Search:
         self.objects: dict[int, _Held] = {}
         self._without = without
         self._within: set[int] = set()
+        self._alive: list[Any] = []  # what was met, so that ids stay theirs
 
     def look(self, value: Any, depth: int) -> _Held:
         if isinstance(value, torch.Tensor):
@@ -106,6 +107,7 @@ class _Search:
         if isinstance(value, torch.Size):
             return _NOTHING
         node = node_of(value)
+        self._alive.append(value)
         if node is not None:
             return self._all(node.children, depth)
         return self._object(value, depth) if is_plain(value) else _NOTHING

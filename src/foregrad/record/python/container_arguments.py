@@ -172,7 +172,8 @@ class ContainerArguments:
         self._made: list[tuple[Path, Any]] = []
         self.places: dict[int, Path] = {}  # of copies, and of what was not copied, by id
         self.visits: list[tuple[Path, Path]] = []  # places of what may change, and the first place of the same
-        self._alive = (args, kwargs)
+        self._given = args, kwargs or {}
+        self._alive: list[Any] = []  # what was met, so that ids stay theirs: some containers make what they hold
         self.args = tuple(self._copy(one, (Item(place),)) for place, one in enumerate(args))
         self.kwargs = {key: self._copy(one, (Item(key),)) for key, one in (kwargs or {}).items()}
         self.parts = [Part(path, copy, type(copy), Contents.of(copy)) for path, copy in self._made]
@@ -182,6 +183,11 @@ class ContainerArguments:
     def copied(self) -> frozenset[int]:
         """The ids of the copies."""
         return frozenset(id(copy) for _, copy in self._made)
+
+    def is_made_anew(self, path: Path) -> bool:
+        """Whether a registered container gives another object each time that it is asked for what is at a place."""
+        given = named(*self._given)
+        return at(given, path) is not at(given, path)
 
     def referred_to(self) -> list[Part]:
         """Copies to which more refers than at first."""
@@ -198,6 +204,7 @@ class ContainerArguments:
     def _copy(self, value: Any, path: Path) -> Any:
         if isinstance(value, (torch.Tensor, torch.Size, *_PLAIN)):
             return self._numbers[path] if path in self._numbers else self._ghost_of(value)
+        self._alive.append(value)
         may_change = type(value) in (*LISTS, *DICTS) or id(value) in self._opened
         if id(value) in self._first:
             self.visits += [(path, self._first[id(value)])] * may_change

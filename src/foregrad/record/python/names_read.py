@@ -5,7 +5,9 @@ from __future__ import annotations
 import dis
 import itertools
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from string import Formatter
 from types import CodeType
 from typing import Any
 
@@ -72,11 +74,14 @@ def _find(code: CodeType) -> Names:
     asked = {i.argval for i in instructions if i.opname in _ATTRIBUTES}
     called = tuple(_given_to_import(instructions))
     imported = {i.argval.rpartition(".")[2] for i in instructions if i.opname == "IMPORT_NAME"}
-    strings = {part for text in _strings(code.co_consts) if len(text) < 200 for part in text.split(".")}
+    texts = [text for text in _strings(code.co_consts) if len(text) < 200]
+    strings = {part for text in texts for part in (*text.split("."), *_fields(text))}
     return Names(
         globals=frozenset(read),
         attributes=frozenset(asked | imported | {text for text in strings if text.isidentifier()}),
-        computes=bool(asked & _ALL_ATTRIBUTES or read & _ALL_OF_IT) or _computes_names(code, instructions),
+        computes=bool(asked & _ALL_ATTRIBUTES or read & _ALL_OF_IT)
+        or _computes_names(code, instructions)
+        or _asks_by_place(instructions),
         looks_at_globals=bool(read & {"globals", "locals", "vars", "eval", "exec"}),
         used=frozenset(strings.union(_used(instructions))),
         imports=(*_statements(instructions), *(Import(name, 0, (), True) for name in called if name)),
@@ -138,6 +143,27 @@ def _strings(constants: Any) -> Iterator[str]:
             yield one
         elif isinstance(one, (tuple, frozenset)):
             yield from _strings(one)
+
+
+def _fields(text: str) -> Iterator[str]:
+    """What `"{0.scale}".format(config)` asks for."""
+    if "{" in text:
+        with suppress(ValueError):  # it is no text of that kind
+            for _, name, _, _ in Formatter().parse(text):
+                yield from (name or "").split(".")[1:]
+
+
+def _asks_by_place(instructions: list[dis.Instruction]) -> bool:
+    """Whether code asks for attributes whose names stand elsewhere: `case Config(scale)`, a text that it formats."""
+    pairs = zip([None, *instructions], instructions, strict=False)
+    return any(
+        (one.opname == "MATCH_CLASS" and one.arg)
+        or (one.opname in _ATTRIBUTES and one.argval in _FORMATS and (before is None or before.opname != "LOAD_CONST"))
+        for before, one in pairs
+    )
+
+
+_FORMATS = ("format", "format_map", "vformat")
 
 
 def _computes_names(code: CodeType, instructions: list[dis.Instruction]) -> bool:

@@ -106,7 +106,9 @@ class ResultForm:
         """Whether the arguments have the same objects at several places as those of the capture."""
         given, first = named(args, kwargs), dict[int, Path]()
         try:
-            return all(first.setdefault(id(at(given, path)), path) == expected for path, expected in self.visits)
+            found = [(at(given, path), expected) for path, expected in self.visits]  # held, so that ids stay theirs
+            pairs = zip(self.visits, found, strict=True)
+            return all(first.setdefault(id(one), path) == expected for (path, _), (one, expected) in pairs)
         except (KeyError, IndexError, TypeError, AttributeError):
             return False
 
@@ -192,6 +194,12 @@ class FormMaker:
                     f"the function gives `{name}`, which it was given, another class.\n{self._line}\nDo it outside."
                 )
         changed = list(self._arguments.changed())
+        for part, _ in changed:
+            if self._arguments.is_made_anew(part.path):
+                raise CaptureError(
+                    f"the function changes `{path_text(part.path)}`, which the container around it makes anew whenever "
+                    f"it is taken apart.\n{self._line}\nDo it outside."
+                )
         edits = tuple(self._edit(path_text(part.path), part.path, part.before, now) for part, now in changed)
         self.is_special |= bool(edits)
         return ResultForm(form, edits, tuple(self._arguments.visits))

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from foregrad.core.plain_objects import held_by, is_plain
 from foregrad.runtime.sentinels import MISS
 
 Call = Callable[[Any, Any], Any]
@@ -50,12 +51,13 @@ class Dispatch:
         return MISS
 
 
-def look_of(args: Any, kwargs: Any) -> Hashable:
+def look_of(args: Any, kwargs: Any, *, into_objects: bool = False) -> Hashable:
     """What the arguments of a call look like."""
-    return (torch.is_grad_enabled(), _look(args, 0), _look(kwargs, 0) if kwargs else None)
+    looks = [_look(one, 0, into_objects) if one else None for one in (args, kwargs)]
+    return (torch.is_grad_enabled(), *looks)
 
 
-def _look(value: Any, depth: int) -> Any:
+def _look(value: Any, depth: int, into_objects: bool) -> Any:
     """What a value looks like. Two that look alike may differ."""
     kind = type(value)
     if isinstance(value, torch.Tensor):
@@ -65,7 +67,10 @@ def _look(value: Any, depth: int) -> Any:
     if depth == _DEEPEST:
         return kind
     if kind is tuple or kind is list:
-        return kind, tuple([_look(one, depth + 1) for one in value])
+        return kind, tuple([_look(one, depth + 1, into_objects) for one in value])
     if kind is dict:
-        return kind, tuple([(key, _look(one, depth + 1)) for key, one in value.items() if type(key) in _PLAIN])
+        items = [(key, one) for key, one in value.items() if type(key) in _PLAIN]
+        return kind, tuple([(key, _look(one, depth + 1, into_objects)) for key, one in items])
+    if into_objects and is_plain(value):
+        return kind, tuple([(key, _look(one, depth + 1, into_objects)) for key, one in held_by(value).items()])
     return kind

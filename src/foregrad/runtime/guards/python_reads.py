@@ -47,6 +47,7 @@ def observe_reads(
     again = _reads(recording, target, state)
     now = functools.partial(_reached, recording, again, tensors, arguments)
     found = now()
+    again = replace(again, reads=replace(again.reads, names=found.names))
     return ObservedReads(found.guard, with_places(places, found.places), found.met, again, now)
 
 

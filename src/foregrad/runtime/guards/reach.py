@@ -52,11 +52,12 @@ class Reached:
     guard: PythonGuard
     places: dict[int, list[Location]]
     met: frozenset[int] = frozenset()  # ids of what was looked for
+    names: frozenset[str] = frozenset()  # of attributes that were asked for, also by an `attrgetter`
 
     @classmethod
     def of(cls, walk: GuardWalk) -> Reached:
         frozen = tuple(f"{name}: {why}" for name, why in walk.frozen.items())
-        return cls(PythonGuard(walk.holders, walk.empty, frozen), walk.places)
+        return cls(PythonGuard(walk.holders, walk.empty, frozen), walk.places, names=walk.reads.names)
 
 
 def reach(
