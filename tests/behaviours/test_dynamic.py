@@ -656,3 +656,20 @@ def test_a_training_step_with_batches_of_many_sizes():
         for ours, theirs in zip(models[1].parameters(), models[0].parameters(), strict=True):
             assert torch.equal(ours, theirs)
     assert num_captures(step) == 2  # the first creates the optimizer's state
+
+
+@pytest.mark.parametrize("name", ["softplus", "hardswish", "elu", "leaky_relu", "logsigmoid", "hardtanh"])
+def test_a_gradient_that_lies_otherwise_than_its_input(name):
+    def function(x, w):
+        return (getattr(nn.functional, name)(x @ w).transpose(-1, -2) * 2).contiguous()
+
+    compiled = fg.compile(function, backend="eager", dynamic=True)
+    w = leaf(5, 4)
+    for rows in (3, 4, 7):
+        x = leaf(rows, 6, 5)
+        expected = torch.autograd.grad(function(x, w).square().sum(), (x, w))
+        found = torch.autograd.grad(compiled(x, w).square().sum(), (x, w))
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+            assert one.stride() == other.stride()
+    assert len(compiled.captures) == 1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,9 +13,10 @@ from foregrad.core.default_generator import generator_as_it_was
 from foregrad.core.spec import contiguous_stride
 from foregrad.record.ghosts.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
+from foregrad.torch_private.dispatch import no_dispatch_modes
 from foregrad.torch_private.fake_tensors import DataDependentOutputException, DynamicOutputShapeException
 from foregrad.torch_private.ops import OpOverload, schema_of
-from foregrad.torch_private.pytree import tree_leaves
+from foregrad.torch_private.pytree import tree_leaves, tree_map_only
 from foregrad.torch_private.tensors import neg_view
 
 aten = torch.ops.aten
@@ -145,6 +146,33 @@ def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -
         return found
     is_alike = _shapes(own.result) == _shapes(found.result)
     return own if is_alike and [p for p, _ in own.resized] == [p for p, _ in found.resized] else found
+
+
+def with_own_order(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
+    """The same where sizes vary, for backwards whose operands lie in different orders: tried out on tensors of sizes
+    as in this call, of which the order of dimensions is taken."""
+    if func not in _POINTWISE_BACKWARDS:
+        return found
+    with no_dispatch_modes():  # fake tensors among them
+        now = [_at_hints(t) for t in _tensors((args, kwargs))]
+        if not _has_several_orders(func, now):
+            return found
+        given = iter(now)
+        args, kwargs = tree_map_only(torch.Tensor, lambda _: next(given), (args, kwargs))
+        own = ask_itself(func, args, kwargs).result
+    assert isinstance(found.result, NewTensor)
+    size, step = found.result.size, 1
+    stride = list(found.result.stride)
+    for dim in sorted(range(len(size)), key=lambda dim: (own.stride[dim], -dim)):
+        stride[dim], step = step, step * size[dim]
+    return Outcome(replace(found.result, stride=tuple(stride)), ())
+
+
+def _at_hints(ghost: torch.Tensor) -> torch.Tensor:
+    """A tensor with the sizes of the call that is captured."""
+    places = (ghost.size(), ghost.stride())
+    size, stride = ([n.node.hint if isinstance(n, torch.SymInt) else n for n in ns] for ns in places)
+    return torch.empty_strided(size, stride, dtype=ghost.dtype)
 
 
 def _has_several_orders(func: OpOverload, given: list[torch.Tensor]) -> bool:

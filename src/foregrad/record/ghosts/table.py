@@ -32,6 +32,7 @@ from foregrad.record.ghosts.op_results import (
     is_here,
     is_refused_late,
     like,
+    with_own_order,
     with_own_strides,
 )
 from foregrad.record.impure import effect_of, is_random
@@ -180,7 +181,9 @@ class GhostTable:
             try:
                 with self._fakes, torch.no_grad(), symbolic_kernels() if self._has_symbols else nullcontext():
                     found = ask(func, args, kwargs, lambda ghost: like(ghost, device), device)
-                is_tried = not (is_elsewhere or self._has_symbols or effect_of(func) is not None)
+                if self._has_symbols:
+                    return with_own_order(found, func, args, kwargs)
+                is_tried = not (is_elsewhere or effect_of(func) is not None)
                 if not (is_tried and (has_no_elements(found.result) or is_refused_late(func, args, kwargs))):
                     return with_own_strides(found, func, args, kwargs) if is_tried else found
             except (DataDependentOutputException, DynamicOutputShapeException, SparseResult):
