@@ -483,3 +483,29 @@ def test_backwards_of_one_call_are_recorded_one_at_a_time():
             in_threads(*(lambda run=run, used=used: work(run, used) for used in range(3)))
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_another_thread_that_compiles_for_torch_changes_nothing():
+    started, done = threading.Event(), threading.Event()
+
+    def compile_for_a_while():
+        def backend(graph, inputs):
+            started.set()
+            assert done.wait(60)
+            return graph.forward
+
+        torch.compile(lambda x: x.sin() * 3, backend=backend)(torch.ones(2))
+
+    thread = threading.Thread(target=compile_for_a_while)
+    thread.start()
+    assert started.wait(60)
+    try:
+        assert torch.compiler.is_compiling()  # the flag is one for all threads
+        compiled = fg.compile(lambda x: x.sin(), backend="eager")
+        compiled(torch.ones(2))
+        assert len(compiled.captures) == 1
+        with pytest.raises(fg.CaptureError, match="needed in Python"):
+            fg.compile(lambda x: x if x.sum() > 0 else -x, backend="eager", questions="error")(torch.ones(2))
+    finally:
+        done.set()
+        thread.join()

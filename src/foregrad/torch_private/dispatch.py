@@ -11,6 +11,7 @@ from torch._C import DispatchKey, DispatchKeySet
 from torch._C import _ExcludeDispatchKeyGuard as exclude_keys
 from torch._C import _len_torch_function_stack as num_function_modes
 from torch._dispatch.python import enable_python_dispatcher as symbolic_kernels
+from torch._guards import CompileContext
 from torch.overrides import _get_current_function_mode_stack as _function_modes
 from torch.utils._device import DeviceContext, _device_constructors
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -48,6 +49,9 @@ _num_dispatch_modes = torch._C._len_torch_dispatch_stack
 _is_compiling = torch.compiler.is_compiling
 
 
+_is_traced_by_dynamo = torch.compiler.is_dynamo_compiling
+
+
 _forward_ad = torch.autograd.forward_ad
 
 
@@ -57,7 +61,8 @@ _frame_callback = torch._C._dynamo.eval_frame.get_eval_frame_callback
 def under_foreign_control() -> bool:
     """Whether someone else is watching or transforming the ops right now: then the original function must run."""
     return bool(
-        _is_compiling()
+        _is_traced_by_dynamo()  # which answers it itself
+        or (_is_compiling() and CompileContext.try_get() is not None)  # in this thread: the flag is one for all
         or _transforms_active()
         or _num_dispatch_modes()
         or num_function_modes()
