@@ -28,7 +28,7 @@ help:
 	@echo "make try-torch VERSION=...  the quick tests with another torch, and which of its private names differ (sets up .venv-torch-VERSION)"
 	@echo "make conformance  every op, module and architecture against eager, 12,000 random programs, killed writers and builds, attacks on files, and behaviour when compiled (long)"
 	@echo "make libraries    classes of transformers, timm and others and training loops against eager, beside torch.compile (long; sets up .venv-libraries)"
-	@echo "make bench        time to capture, of a call, of a training step, and what saved-tensor policies cost"
+	@echo "make bench        time to capture, of a call, of a question to the data, of a training step, and what saved-tensor policies cost"
 	@echo "make bench-cold   time to the end of the first step, in fresh processes (long)"
 	@echo "make bench-warm   the same with filled caches and with a saved step, beside torch.compile and JAX"
 	@echo "make bench-train  time of a whole training step beside torch.compile and JAX (long; sets up .venv-jax)"
@@ -143,6 +143,7 @@ libraries: $(STAMP)
 bench: $(STAMP)
 	$(PY) benchmarks/capture.py
 	$(PY) benchmarks/call.py
+	$(PY) benchmarks/questions.py
 	$(PY) benchmarks/step.py
 	$(PY) benchmarks/saved.py
 

@@ -20,6 +20,16 @@ def test_a_step_is_timed_and_equals_eager():
     assert "0e+00" in row
 
 
+def test_a_question_is_timed():
+    command = [sys.executable, ROOT / "benchmarks" / "questions.py", "--rounds", "1", "--only", "function"]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
+    assert [line.split("│")[1].strip() for line in table(printed)] == [
+        "without a question",
+        "with one",
+        "what it asks, by itself",
+    ]
+
+
 @pytest.mark.slow
 def test_a_cold_start_is_timed_and_its_figures_are_kept(tmp_path: Path):
     figures = tmp_path / "cold.json"
