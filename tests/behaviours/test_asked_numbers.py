@@ -126,3 +126,16 @@ def test_a_number_that_stays_outside_is_refused_and_taken_out_again():
         with pytest.raises(fg.CaptureError, match="outside itself"):
             compiled(function)(torch.ones(3))
     assert kept == box.list == []
+
+
+def test_tensors_of_numbers_are_no_views_and_have_not_been_written():
+    def function(x):
+        number = total(x)
+        return (
+            torch.tensor([number, 1.0]),
+            torch.tensor(number),
+            torch.tensor([[x.detach().sum(), 2], [3, x.detach().max()]]),
+            x.new_tensor([number]),
+        )
+
+    assert_same(function, NUMBERS, calls=2)

@@ -86,3 +86,19 @@ def test_a_loaded_file_raises_the_error_of_the_kernel(tmp_path):
     f.save(tmp_path / "f.fg")
     with pytest.raises(RuntimeError, match="not positive-definite"):
         fg.load(tmp_path / "f.fg")(-torch.eye(2))
+
+
+@same_as_eager
+def test_an_error_after_random_numbers(wrap):
+    def function(x):
+        y = torch.nn.functional.dropout(x, 0.5)
+        try:
+            return torch.linalg.cholesky(torch.eye(2) * y.sum())
+        except RuntimeError:
+            return torch.eye(2) * torch.rand(1)
+
+    f, found = wrap(function), []
+    for value in (1.0, -1.0, 2.0, -3.0):
+        torch.manual_seed(0)
+        found += [f(torch.full((8,), value)), torch.rand(1)]
+    return found

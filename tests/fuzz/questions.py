@@ -168,6 +168,27 @@ def asked_in_function(s: Scope) -> str:
     return f"{s.new()} = {s.pick('Branches', 'Branches', 'Chooses')}.apply({s.floating()})"
 
 
+def tried(s: Scope) -> str:
+    """An op whose kernel raises for some data, and what is done then."""
+    x, number = s.floating(), reduced(s)
+    limit = bound(s, number)
+    new = s.new()
+    forms = (
+        *(f"torch.linalg.cholesky(torch.eye(2) * ({number} - {limit}).double()).sum().float()",) * 2,
+        f"torch.linalg.cholesky(torch.eye(2, dtype=torch.float64) * ({number}.item() - {limit})).sum().float()",
+        f"torch.linalg.inv(torch.eye(2) * ({number} > {limit})).diagonal().sum()",
+        f"torch.arange(3.0)[({number} > {limit}).long() * 5]",
+        f"torch.arange(3.0).gather(0, ({number} > {limit}).long().view(1) * 5).sum()",
+    )
+    after = s.pick(f"{new} = {x} * 2", f"{x}.mul_(2); {new} = {x} + 1", f"{new} = torch.rand({x}.shape) * {x}")
+    before = s.pick("", "", f"{x}.add_(0.25); ")
+    return (
+        f"try:\n    {before}{new} = {x} * {s.pick(*forms)}\n"
+        f"    {new} = {new} if {new}.isfinite().all() else {x} - 1\n"
+        f"except (RuntimeError, IndexError):\n    {after}"
+    )
+
+
 def early(s: Scope) -> str:
     """A return, or an error, where the data say so."""
     x, y = s.floating(), s.floating()
@@ -178,6 +199,6 @@ def early(s: Scope) -> str:
 QUESTIONING: dict[Callable[[Scope], str], float] = {
     **{writer: weight * 0.5 for writer, weight in WRITERS.items()},
     chosen: 12, written_on_one_way: 8, several_values: 5, looped: 4, item: 10, selected: 8, selected_and_written: 4,
-    asked_in_checkpoint: 3, asked_in_function: 1.5, early: 2.5,
+    asked_in_checkpoint: 3, asked_in_function: 1.5, early: 2.5, tried: 2,
     draw: 2, module: 1, draw_into: 1, custom_function: 1,
 }  # fmt: skip

@@ -6,6 +6,7 @@ places by ops.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -29,12 +30,23 @@ def tensor_of(make: Callable[[Any], Tensor], value: Any, known: Callable[[Tensor
     Tensors that depend on no input have a value that is known."""
     values = {path: known(tensor) for path, tensor in _tensors_in(value, ())}
     made = make(_with_values(value, values, ()))
+    unknown = [(path, tensor) for path, tensor in _tensors_in(value, ()) if values[path] is None]
+    if not unknown:
+        return made
     with torch.no_grad():
-        for path, tensor in _tensors_in(value, ()):
-            if values[path] is not None:
-                continue
-            made[path].copy_(tensor.reshape(()))  # torch takes tensors of one element only
-    return made
+        rows = list(made.reshape(-1).unbind())
+        for path, tensor in unknown:
+            place = sum(number * math.prod(made.shape[dim + 1 :]) for dim, number in enumerate(path))
+            rows[place] = tensor.reshape(()).to(made.dtype)  # torch takes tensors of one element only
+        return _stacked(rows, made.shape)
+
+
+def _stacked(rows: list[Tensor], shape: torch.Size) -> Tensor:
+    """A new tensor of this shape, which is no view, as torch makes it of lists."""
+    if not shape:
+        return rows[0].clone()
+    size = math.prod(shape[1:])
+    return torch.stack([_stacked(rows[place : place + size], shape[1:]) for place in range(0, len(rows), size)])
 
 
 def _with_values(value: Any, values: dict[tuple[int, ...], Tensor | None], path: tuple[int, ...]) -> Any:

@@ -15,7 +15,7 @@ from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, RedoView, siblings
-from foregrad.program.dead_code import has_effect, is_view
+from foregrad.program.dead_code import has_effect, is_draw, is_view
 from foregrad.program.pieces import Piece, Pieces
 from foregrad.program.split import Saved
 from foregrad.record.impure import only_checks
@@ -38,7 +38,7 @@ from foregrad.runtime.epilogue import (
     over_memory,
     set_mode,
 )
-from foregrad.runtime.failures import BEGUN
+from foregrad.runtime.failures import BEGUN, random_state
 from foregrad.runtime.gradient_carriers import carrier
 from foregrad.runtime.partial_backward import RareBackward
 from foregrad.runtime.questions import PASSED_ON, emit_pieces
@@ -112,6 +112,8 @@ class CallWriter:
             emit_pieces(source, self.compiled.asking, self._value_name, self._below_piece(source))
         if self._acts_early():
             source.line(BEGUN)
+        elif self._draws() and not any(piece.draws for piece, _ in self.compiled.asking):
+            source.line(f"random = {source.name('random_state', random_state)}()")
         if self.donation is not None:
             self._drop_grads(source)
         emit_edges(source, self.effects.steps)
@@ -164,7 +166,12 @@ class CallWriter:
     def _acts_early(self) -> bool:
         """Whether something of the caller's changes before the program has run: then an error cannot be taken back."""
         acts = bool(self.written or self.effects.prologue or self.early)
-        return acts or any(has_effect(n) and not only_checks(n.target) for n in self.halves.forward.graph.nodes)
+        nodes = self.halves.forward.graph.nodes
+        effects = [n for n in nodes if has_effect(n) and not (is_draw(n) or only_checks(n.target))]
+        return acts or bool(effects) or any("generator" in n.meta for n in nodes)
+
+    def _draws(self) -> bool:
+        return any(map(is_draw, self.halves.forward.graph.nodes))
 
     def _make_python_calls(self, source: Source) -> None:
         """Run what the function runs by `fg.python`, on values of the program."""

@@ -34,6 +34,7 @@ _FUNCTIONS = frozenset(
         "foregrad.record.symbols.scalar_state.to_float32",
         "foregrad.runtime.dead_ends.dead_ends",
         "foregrad.runtime.epilogue.over_memory",
+        "foregrad.runtime.failures.random_state",
         "foregrad.runtime.sentinels.MISS",
         "foregrad.runtime.guards.torch_guards.attention_kernels",
         "foregrad.runtime.backward_conditions.is_more_than_memory",
