@@ -102,3 +102,28 @@ def test_an_error_after_random_numbers(wrap):
         torch.manual_seed(0)
         found += [f(torch.full((8,), value)), torch.rand(1)]
     return found
+
+
+def test_errors_of_others_than_kernels_do_not_run_the_function():
+    raised = []
+
+    def fails(value):
+        raised.append(value)
+        raise KeyError("of another")
+
+    def keeps(tensor):
+        return hook[0](tensor)
+
+    hook, x = [lambda tensor: tensor], torch.ones(3, requires_grad=True)
+    hooked, tell = fg.compile(torch.sin, backend="eager"), fg.python(fails)
+    with torch.autograd.graph.saved_tensors_hooks(keeps, lambda tensor: tensor):
+        hooked(x)
+        hook[0] = fails
+        with pytest.raises(KeyError, match="of another"):
+            hooked(x)
+    assert len(raised) == 1
+    tells = fg.compile(lambda x: (tell(x), x * 2)[1], backend="eager")
+    for _ in range(2):
+        with pytest.raises(KeyError, match="of another"):
+            tells(torch.ones(3))
+    assert len(raised) == 3

@@ -1,7 +1,9 @@
 """foregrad and torch.compile in one process: around each other, inside each other; compiled autograd; anomaly mode."""
 
 import copy
+import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -153,4 +155,30 @@ def test_a_part_that_torch_compile_may_not_break_runs_as_it_is_while_it_is_captu
     x = torch.ones(3)
     assert torch.equal(function(x), x.sin() * 2 + 1)
     assert torch.equal(part(x), x.sin() * 2)
-    assert torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count(-1) == -1  # outside torch minds as before
+
+
+def test_two_threads_that_capture_such_a_part_leave_torch_as_it_was():
+    part = torch.compile(lambda x: x.sin() * 2, fullgraph=True, backend="eager")
+    entered, left = threading.Barrier(2, timeout=60), threading.Barrier(2, timeout=60)
+    count_frames = torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count
+    count_frames(-1)  # as nobody's count
+
+    def first(x):
+        entered.wait()
+        return part(x)
+
+    def second(x):
+        entered.wait()
+        left.wait()
+        return part(x)
+
+    def run_first(x):
+        found = fg.compile(first, backend="eager", python="allow")(x)
+        left.wait()
+        return found
+
+    x = torch.ones(3)
+    with ThreadPoolExecutor(2) as pool:
+        running = pool.submit(run_first, x), pool.submit(fg.compile(second, backend="eager", python="allow"), x)
+        assert all(torch.equal(one.result(), x.sin() * 2) for one in running)
+    assert count_frames(-1) == -1

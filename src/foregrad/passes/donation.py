@@ -17,9 +17,8 @@ import torch
 from torch import fx
 
 from foregrad.functionalize.effects import GoOn, Write
-from foregrad.program.dead_code import is_view
+from foregrad.program.dead_code import checks_only, is_view
 from foregrad.program.program import Program
-from foregrad.record.impure import only_checks
 from foregrad.record.trace import TracedInput
 from foregrad.torch_private.fx_graph import lazy_graph_module
 from foregrad.torch_private.ops import OpOverload
@@ -76,7 +75,7 @@ def _targets(program: Program) -> dict[int, int]:
         return {}
     if any(isinstance(step, GoOn) for step in calling.effects.steps):
         return {}  # a graph outside, which the call goes on through, has saved inputs as they are
-    if any(isinstance(n.target, OpOverload) and only_checks(n.target) for n in halves.forward.graph.nodes):
+    if any(checks_only(n) for n in halves.forward.graph.nodes):
         return {}  # where a check fails nothing may have been written, so that the function can run in its place
     lifted = {i.alias.object: place for place, i in enumerate(_given(program)) if isinstance(i, TracedInput)}
     storages = [i.alias.storage for i in calling.effects.inputs.values()]

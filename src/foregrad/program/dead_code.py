@@ -11,7 +11,7 @@ from torch import fx
 
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.record.ghosts.table import kind_of
-from foregrad.record.impure import draws, effect_of
+from foregrad.record.impure import draws, effect_of, only_checks
 from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
@@ -81,6 +81,11 @@ def has_effect(node: fx.Node) -> bool:
     """Whether running an op does more than give a value."""
     func = op_of(node)
     return func is not None and (is_draw(node) or effect_of(func) is not None)
+
+
+def checks_only(node: fx.Node) -> bool:
+    """Whether the effect of an op is an error, or none."""
+    return isinstance(node.target, OpOverload) and only_checks(node.target)
 
 
 def is_draw(node: fx.Node) -> bool:

@@ -25,7 +25,13 @@ from foregrad.process.temporary import TemporaryChange, name_in
 from foregrad.torch_private.autograd import CHECKPOINT_OF_SAVED
 from foregrad.torch_private.autograd_engine import FUNCTION_CALLS
 from foregrad.torch_private.modules import MODULE_CALL
-from foregrad.torch_private.native_code import DYNAMO_FRAMES, dynamo_frames, no_frames_need_compile
+from foregrad.torch_private.native_code import (
+    COMPILED_FRAMES,
+    DYNAMO_FRAMES,
+    dynamo_frames,
+    need_compiled_frames,
+    need_no_compiled_frames,
+)
 from foregrad.torch_private.training import SCALED_STEP
 
 #: What a replacement does: given the original, and the arguments of the call.
@@ -139,6 +145,21 @@ class NoAnomalies(TemporaryChange):
         self.before = None
 
 
+class NoCompiledFrames(TemporaryChange):
+    """`torch.compile(..., fullgraph=True)` does not mind that nothing is compiled, as inside another such function."""
+
+    places = (COMPILED_FRAMES,)
+    was_needed = False
+
+    def change(self) -> None:
+        self.was_needed = need_no_compiled_frames() or self.was_needed
+
+    def put_back(self) -> None:
+        if self.was_needed:
+            need_compiled_frames()
+        self.was_needed = False
+
+
 class NoTorchCompile(Replacement):
     """Functions under torch.compile run as they are: Dynamo would compile what records them."""
 
@@ -154,7 +175,7 @@ class NoTorchCompile(Replacement):
 
     @contextmanager
     def in_this_thread(self) -> Iterator[None]:
-        with no_frames_need_compile(), self.by(lambda original, *args: None):  # no callback: frames run as Python's do
+        with NO_COMPILED_FRAMES.held(), self.by(lambda original, *args: None):  # no callback: frames run as Python's do
             yield
 
 
@@ -169,6 +190,7 @@ SCALED = Replacement(*SCALED_STEP)
 MODULE = Replacement(*MODULE_CALL)
 GENERATOR = DefaultGenerator()
 NO_ANOMALIES = NoAnomalies()
+NO_COMPILED_FRAMES = NoCompiledFrames()
 NO_TORCH_COMPILE = NoTorchCompile()
 
 ALL: tuple[TemporaryChange, ...] = (
@@ -186,5 +208,6 @@ ALL: tuple[TemporaryChange, ...] = (
     MODULE,
     GENERATOR,
     NO_ANOMALIES,
+    NO_COMPILED_FRAMES,
     NO_TORCH_COMPILE,
 )

@@ -15,10 +15,9 @@ from foregrad.core.size import VARYING, Formula, Size
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import whole
 from foregrad.functionalize.effects import GoOn, RedoView, siblings
-from foregrad.program.dead_code import has_effect, is_draw, is_view
+from foregrad.program.dead_code import checks_only, has_effect, is_draw, is_view
 from foregrad.program.pieces import Piece, Pieces
 from foregrad.program.split import Saved
-from foregrad.record.impure import only_checks
 from foregrad.record.lift.declared_state import Slot
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import AnyInput, TracedInput, TracedWrapper
@@ -38,7 +37,7 @@ from foregrad.runtime.epilogue import (
     over_memory,
     set_mode,
 )
-from foregrad.runtime.failures import BEGUN, random_state
+from foregrad.runtime.failures import APPLIES, BEGUN, random_state
 from foregrad.runtime.gradient_carriers import carrier
 from foregrad.runtime.partial_backward import RareBackward
 from foregrad.runtime.questions import PASSED_ON, emit_pieces
@@ -127,6 +126,7 @@ class CallWriter:
                 source.line(f"end = {source.name('dead_ends', dead_ends)}({errors}, watched)")
             if self.standing:
                 source.line("standing = []")
+            source.line(APPLIES)
             source.line(f"{self._results()} = {source.made('run', self._function())}({self._arguments()})")
             self._shift_versions(source, "-")
             for number in self.early:
@@ -135,7 +135,7 @@ class CallWriter:
         else:
             self._run(source, without_grad=not grad_enabled)
             self._name_results(source)
-        if not self._acts_early() and (self.effects.steps or self.slots or self.calling.grads):
+        if not self._acts_early():
             source.line(BEGUN)
         first = tuple(step for step in self.effects.steps if isinstance(step, GoOn) and step.is_first)
         emit_steps(source, first, {}, grad_enabled)
@@ -167,7 +167,7 @@ class CallWriter:
         """Whether something of the caller's changes before the program has run: then an error cannot be taken back."""
         acts = bool(self.written or self.effects.prologue or self.early)
         nodes = self.halves.forward.graph.nodes
-        effects = [n for n in nodes if has_effect(n) and not (is_draw(n) or only_checks(n.target))]
+        effects = [n for n in nodes if has_effect(n) and not (is_draw(n) or checks_only(n))]
         return acts or bool(effects) or any("generator" in n.meta for n in nodes)
 
     def _draws(self) -> bool:
@@ -323,6 +323,7 @@ class CallWriter:
             if self._rest():
                 source.line(f"{self._rest()}= rest")
             self._run(source, without_grad=True)
+            source.line(BEGUN)
             self._name_results(source)
             self._set_versions(source, self._counters())
             for i, lifted in enumerate(self.carried):

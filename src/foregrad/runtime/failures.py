@@ -8,8 +8,10 @@ import torch
 
 from foregrad.core.errors import ForegradError
 
-#: What a call says when something of the caller's may have changed.
+#: What a call says when something of the caller's may have changed, and when its ops have run, or autograd is asked to
+#: run them: an error that comes then is none of a kernel, but of a hook or of a function that `fg.python` made.
 BEGUN = "begun = True"
+APPLIES = "applies = True"
 
 
 def random_state() -> torch.Tensor:
@@ -22,18 +24,20 @@ def failed_before_effects(error: Exception) -> bool:
     then. The function may catch such an error, or have written to its arguments before."""
     if isinstance(error, ForegradError):
         return False
+    found: dict[str, dict[str, Any]] = {}  # variables of the generated call, and of the forward that it applies
     step = error.__traceback__
-    while step is not None:
+    while step is not None and "forward" not in found:
         code = step.tb_frame.f_code
-        if code.co_name == "call" and code.co_filename.startswith("<foregrad "):
-            return _is_undone(step.tb_frame.f_locals)
+        if code.co_name in ("call", "forward") and code.co_filename.startswith("<foregrad "):
+            found.setdefault(code.co_name, step.tb_frame.f_locals)
         step = step.tb_next
-    return False
+    call = found.get("call", {})
+    is_of_kernel = "begun" not in call and "begun" not in found.get("forward", {})
+    is_of_hook = "applies" in call and "forward" not in found
+    return "call" in found and is_of_kernel and not is_of_hook and _is_undone(call)
 
 
 def _is_undone(call: dict[str, Any]) -> bool:
-    if "begun" in call:
-        return False
     if "random" in call:
         torch.default_generator.set_state(call["random"])
     for generator, state in call.get("states", ()):  # of a call that has drawn before an answer

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import FunctionType
 from typing import Any
 
@@ -24,7 +22,8 @@ __all__ = [
     "has_hidden_hooks",
     "hide_from_dynamo",
     "is_native_object",
-    "no_frames_need_compile",
+    "need_compiled_frames",
+    "need_no_compiled_frames",
     "replaced_methods",
     "tensor_of_class",
 ]
@@ -51,14 +50,18 @@ def dynamo_frames() -> tuple[Any, str] | None:
     return None if module is None else (module, name)
 
 
-@contextmanager
-def no_frames_need_compile() -> Iterator[None]:
-    """In this thread `torch.compile(..., fullgraph=True)` does not mind that nothing is compiled, as inside another."""
-    before = eval_frame.set_fullgraph_compiled_frame_count(0)
-    try:
-        yield
-    finally:
-        eval_frame.set_fullgraph_compiled_frame_count(before)
+#: Where `torch.compile(..., fullgraph=True)` counts the frames that it has compiled, one count for all threads.
+COMPILED_FRAMES = "torch._C._dynamo.eval_frame.set_fullgraph_compiled_frame_count"
+
+
+def need_no_compiled_frames() -> bool:
+    """From now on torch does not mind that nothing is compiled, as inside another such function; whether it did."""
+    return bool(eval_frame.set_fullgraph_compiled_frame_count(0) < 0)
+
+
+def need_compiled_frames() -> None:
+    """From now on it does again."""
+    eval_frame.set_fullgraph_compiled_frame_count(-1)
 
 
 def has_hidden_hooks(tensor: torch.Tensor) -> bool:
