@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
 
 import torch
 from rich.console import Console
@@ -62,7 +63,9 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--jobs", metavar="N", type=int, default=1, help="worker processes")
     parser.add_argument("--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness")
     parser.add_argument("--dynamic", action="store_true", help="let all sizes of arguments vary")
-    parser.add_argument("--results", metavar="FILE", help="add a line of JSON for each result")
+    parser.add_argument(
+        "--results", metavar="FILE", help="add a line of JSON for each; names that have one are left out"
+    )
     return parser.parse_args()
 
 
@@ -86,6 +89,8 @@ def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Re
     if options.only:
         names = tuple(fnmatch.filter(sweep.names(), options.only))
     compile_fn = judge.foregrad_dynamic if options.dynamic else SUBJECTS[options.subject]
+    known = _known(options.results)
+    names = tuple(name for name in names if name not in known)
     run = _in_turn(sweep.title, names, compile_fn)
     if options.jobs > 1:
         run = _side_by_side(sweep.title, names, compile_fn, options.jobs)
@@ -105,6 +110,14 @@ def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Re
                 _keep(found, options.results)
             progress.update(task, advance=1, description=escape(name))
     return sorted(results, key=lambda result: (result.group, result.name))
+
+
+def _known(path: str | None) -> set[str]:
+    """Names whose results an earlier run has kept: a long sweep goes on where it was stopped."""
+    if path is None or not Path(path).exists():
+        return set()
+    rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
+    return {name for row in rows for name in (row["name"], f"{row['group']} {row['name']}")}
 
 
 def _keep(found: list[Result], path: str) -> None:

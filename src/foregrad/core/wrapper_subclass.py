@@ -12,8 +12,10 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import BackwardError
+from foregrad.core.sparse import SparseForm, is_sparse
 from foregrad.core.spec import Spec, dtype_text
 from foregrad.torch_private.dispatch import no_function_modes
+from foregrad.torch_private.sparse import SPARSE_PATHS, sparse_parts
 from foregrad.torch_private.tensors import is_traceable_wrapper_subclass, is_traceable_wrapper_subclass_type
 
 is_wrapper_type = is_traceable_wrapper_subclass_type
@@ -24,15 +26,23 @@ def is_wrapper(value: object) -> bool:
     return is_traceable_wrapper_subclass(value)
 
 
+def has_parts(value: object) -> bool:
+    """Whether a value is a tensor that consists of others: one that wraps them, or a sparse one."""
+    return is_wrapper(value) or is_sparse(value)
+
+
 def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """The plain tensors in a tensor; a plain one is all of itself."""
+    """The dense tensors in a tensor; a dense one is all of itself. Those of a sparse one are new objects each time."""
     return [part for _, part in named_parts(tensor)]
 
 
 def named_parts(tensor: torch.Tensor, path: str = "") -> Iterator[tuple[str, torch.Tensor]]:
     """The same, each with the attributes that lead to it."""
     if not is_wrapper(tensor):
-        yield path, tensor
+        own = (
+            zip(SPARSE_PATHS[tensor.layout], sparse_parts(tensor), strict=True) if is_sparse(tensor) else [("", tensor)]
+        )
+        yield from ((path + name, part) for name, part in own)
         return
     for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
         member = getattr(tensor, name)
@@ -60,6 +70,10 @@ class WrapperRecipe:
 
     @staticmethod
     def of(tensor: torch.Tensor) -> WrapperRecipe:
+        if not is_wrapper(tensor):
+            form = SparseForm.of(tensor)
+            plain = tuple((name, None) for name in SPARSE_PATHS[tensor.layout])
+            return WrapperRecipe(type(tensor), form, form.size, (), form.dtype, plain)
         names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         members = tuple((name, _member(getattr(tensor, name))) for name in names)
         return WrapperRecipe(type(tensor), context, tuple(tensor.size()), tuple(tensor.stride()), tensor.dtype, members)
@@ -67,6 +81,8 @@ class WrapperRecipe:
     def wrap(self, values: Sequence[torch.Tensor]) -> torch.Tensor:
         """A tensor around these parts, that requires no gradient."""
         with no_function_modes():
+            if isinstance(self.context, SparseForm):
+                return self.context.make(values)
             made = self._wrap(iter(values))
             return made.requires_grad_(False)
 

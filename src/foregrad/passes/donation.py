@@ -21,7 +21,6 @@ from foregrad.program.dead_code import checks_only, is_view
 from foregrad.program.program import Program
 from foregrad.record.trace import TracedInput
 from foregrad.torch_private.fx_graph import lazy_graph_module
-from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
 

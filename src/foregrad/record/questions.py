@@ -126,6 +126,8 @@ class Questions:
             if outcome is None and self.given is not None:
                 outcome = _outcome_of(self._next(SIZES), func)
                 self._open = (asked, outcome)
+            if outcome is None and self.recorder.phase:
+                raise NotAtHand
             if outcome is None:
                 values = dict(zip(map(id, deciding), self.solver.solve(aliases), strict=True))
                 swapped = tree_map_only(torch.Tensor, lambda t: values.get(id(t), t), (args, kwargs))

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from foregrad.core.errors import CaptureError
+from foregrad.core.sparse import is_sparse
 from foregrad.core.wrapper_subclass import is_wrapper_type
 from foregrad.record.constant_values import (
     GIVES_SIZE_ON,
@@ -24,7 +25,7 @@ from foregrad.record.ghosts.allocate import memory_of, new_ghost
 from foregrad.record.ghosts.op_results import Outcome, SparseResult
 from foregrad.record.ghosts.sparse import sparse_result
 from foregrad.record.ghosts.table import RESIZES, SAYS_NO_VIEW, Kind, kind_of, make, written
-from foregrad.record.ghosts.tensors import GhostTensors
+from foregrad.record.ghosts.tensors import GhostTensors, SparseOperand
 from foregrad.record.impure import draws, generator_in, goes_by_data
 from foregrad.record.memory_behind import refuse_memory_behind
 from foregrad.record.ops import Alias, ItemOf, Op, Storage, aliases_in
@@ -166,8 +167,11 @@ class Recorder(GhostTensors, TorchDispatchMode):
         kind = kind_of(func)
         given: list[torch.Tensor] = []
         key: list[Any] = [func]
-        op_args = tuple([self._encode(a, key, given) for a in args])
-        op_kwargs = {k: self._encode(v, key, given) for k, v in kwargs.items()} if kwargs else kwargs
+        try:
+            op_args = tuple([self._encode(a, key, given) for a in args])
+            op_kwargs = {k: self._encode(v, key, given) for k, v in kwargs.items()} if kwargs else kwargs
+        except SparseOperand:
+            return self._on_sparse(func, args, kwargs)
         key.extend(kwargs)
         if self.values.numbers_used:
             args, kwargs = self.values.without_numbers((args, kwargs))
@@ -182,6 +186,12 @@ class Recorder(GhostTensors, TorchDispatchMode):
             ghosts = tree_map_only(Alias, lambda alias: self.objects[alias.object], (op_args, op_kwargs))
             with self:
                 return sparse_result(func, ghosts[0], ghosts[1], self.here)
+
+    def _on_sparse(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An op on sparse tensors that the function reaches for by itself: on what stands for them."""
+        args, kwargs = tree_map_only(torch.Tensor, lambda t: self._lift(t) if is_sparse(t) else t, (args, kwargs))
+        with self:
+            return func(*args, **kwargs)
 
     def _encode(self, value: Any, key: list[Any], given: list[torch.Tensor]) -> Any:
         """The recorded form of an argument; adds what it looks like to the key, tensors to `given`."""

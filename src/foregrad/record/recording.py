@@ -20,7 +20,7 @@ from foregrad.core.errors import CaptureError
 from foregrad.core.size import thawed
 from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.core.wrapper_autograd import Whole
-from foregrad.core.wrapper_subclass import is_wrapper
+from foregrad.core.wrapper_subclass import has_parts, is_wrapper
 from foregrad.process.forks import lock
 from foregrad.process.garbage_collection import young_objects
 from foregrad.record.frames import raising_frame, source_of
@@ -264,7 +264,7 @@ class Recording:
     def _take_leaves(self, named: list[tuple[str, Any]]) -> None:
         self.wrapped.expect([leaf for _, leaf in named if isinstance(leaf, torch.Tensor) and is_wrapper(leaf)])
         for name, leaf in named:
-            if isinstance(leaf, torch.Tensor) and is_wrapper(leaf):
+            if isinstance(leaf, torch.Tensor) and has_parts(leaf):
                 ghost = leaf if self.recorder.knows(leaf) else self.inputs.lift(leaf)
                 self.outputs.append(self.wrapped.take(ghost, name))
             elif isinstance(leaf, torch.Tensor):

@@ -121,7 +121,7 @@ class WrappedResults:
     def _made(self, ghost: torch.Tensor, name: str) -> WrappedResult:
         """The parts of a tensor as results of their own, with its history if it has one."""
         if isinstance(ghost, Sparse):
-            ghost.check()
+            ghost.check_result()
         recipe, paths = WrapperRecipe.of(ghost), tuple(path for path, _ in named_parts(ghost))
         if not ghost.requires_grad:
             known = [part if self._recorder.knows(part) else self._inputs.lift(part) for part in parts(ghost)]

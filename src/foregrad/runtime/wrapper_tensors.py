@@ -10,7 +10,7 @@ import torch
 
 from foregrad.core.source import Source
 from foregrad.core.wrapper_autograd import Rewritten, Wrapped
-from foregrad.core.wrapper_subclass import WrapperRecipe
+from foregrad.core.wrapper_subclass import WrapperRecipe, has_parts
 from foregrad.program.program import Calling
 from foregrad.record.trace import OuterRef, ResultView, TracedWrapper, Wrap, Wrapping
 from foregrad.runtime.epilogue import set_mode
@@ -36,7 +36,7 @@ class SameWrapper:
         is_kind: bool = type(tensor) is self.recipe.kind
         if not is_kind or tensor.requires_grad is not self.requires_grad or tensor.is_leaf is not self.is_leaf:
             return False
-        return WrapperRecipe.of(tensor) == self.recipe
+        return has_parts(tensor) and WrapperRecipe.of(tensor) == self.recipe
 
 
 def standing(calling: Calling, counters: Sequence[int]) -> list[OuterRef]:

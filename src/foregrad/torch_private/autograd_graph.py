@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
 from types import GetSetDescriptorType, MethodDescriptorType
 from typing import Any, ClassVar
@@ -11,6 +11,7 @@ import torch
 from torch._C import _current_graph_task_id as graph_task_id
 
 from foregrad.torch_private.autograd import BackwardCFunction
+from foregrad.torch_private.sparse import SPARSE_PATHS, sparse_parts
 from foregrad.torch_private.tensors import is_traceable_wrapper_subclass
 from foregrad.torch_private.transforms import is_functorch_wrapped_tensor
 
@@ -107,32 +108,9 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if is_traceable_wrapper_subclass(tensor):
         members = [getattr(tensor, name) for name in tensor.__tensor_flatten__()[0]]
         return [part for member in members if isinstance(member, torch.Tensor) for part in parts(member)]
-    of_layout = _PARTS.get(tensor.layout)
-    if of_layout is None:
-        return []
-    return [tensor] if of_layout is _itself else [part for one in of_layout(tensor) for part in parts(one)]
-
-
-def _itself(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return (tensor,)
-
-
-def _by_rows(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tensor.crow_indices(), tensor.col_indices(), tensor.values()
-
-
-def _by_columns(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    return tensor.ccol_indices(), tensor.row_indices(), tensor.values()
-
-
-_PARTS: dict[torch.layout, Callable[[torch.Tensor], tuple[torch.Tensor, ...]]] = {
-    torch.strided: _itself,
-    torch.sparse_coo: lambda tensor: (tensor._indices(), tensor._values()),
-    torch.sparse_csr: _by_rows,
-    torch.sparse_bsr: _by_rows,
-    torch.sparse_csc: _by_columns,
-    torch.sparse_bsc: _by_columns,
-}
+    if tensor.layout in SPARSE_PATHS:
+        return [part for one in sparse_parts(tensor) for part in parts(one)]
+    return [tensor] if tensor.layout is torch.strided else []
 
 
 def storage_id(tensor: torch.Tensor) -> int:

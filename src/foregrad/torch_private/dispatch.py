@@ -23,6 +23,7 @@ __all__ = [
     "TorchDispatchMode",
     "autocast_disabled",
     "autocast_state",
+    "below_all_autograd",
     "default_device_of",
     "dispatch_modes",
     "exclude_keys",
@@ -38,6 +39,9 @@ __all__ = [
 
 #: Dispatch keys that code of a compiled program skips: it is below autograd, and its views are no autograd views.
 BELOW_AUTOGRAD = DispatchKeySet(DispatchKey.ADInplaceOrView) | DispatchKeySet(DispatchKey.AutogradFunctionality)
+
+#: The same for kernels of sparse tensors, which see to it that each key of autograd's is skipped.
+below_all_autograd = torch._C._AutoDispatchBelowAutograd
 
 
 _transforms_active = torch._C._are_functorch_transforms_active

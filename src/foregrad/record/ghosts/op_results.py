@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from foregrad.core.default_generator import generator_as_it_was
+from foregrad.core.sparse import is_sparse
 from foregrad.core.spec import contiguous_stride
 from foregrad.record.ghosts.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
@@ -328,7 +329,7 @@ def _describe(result: Any, places: dict[int, int]) -> Any:
     if isinstance(result, torch.Tensor):
         if id(result) in places:
             return ArgumentResult(places[id(result)])
-        if result.layout is torch.sparse_coo:
+        if is_sparse(result):
             raise SparseResult
         if result.is_nested:
             raise NotImplementedError("it returns a nested tensor, of which the sizes depend on data")

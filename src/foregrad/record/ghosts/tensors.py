@@ -26,6 +26,10 @@ from foregrad.torch_private.tensors import give_memory, storage_key, take_memory
 _tables = threading.local()
 
 
+class SparseOperand(CaptureError):
+    """An op takes a sparse tensor, which has no alias."""
+
+
 class GhostTensors:
     """Ghosts by their identity, and their memory. `lift` is asked for a ghost when a real tensor turns up."""
 
@@ -130,6 +134,11 @@ class GhostTensors:
         found = self._alias_of.get(id(tensor))
         if found is not None:
             return found
+        if tensor.layout is not torch.strided:
+            raise SparseOperand(
+                f"the function uses a tensor of the layout {tensor.layout} where torch takes dense ones.\n{where('')}\n"
+                "Use its to_dense(), or do this part outside."
+            )
         storage = self._storage_of.get(storage_key(tensor))
         if storage is None and is_wrapper(tensor):
             raise CaptureError(

@@ -27,8 +27,9 @@ from foregrad.core.history import (
     shares_version,
 )
 from foregrad.core.shared_memory import groups_in_bases, overlap
+from foregrad.core.sparse import is_sparse
 from foregrad.core.spec import Spec
-from foregrad.core.wrapper_subclass import WrapperRecipe, is_wrapper, named_parts, parts
+from foregrad.core.wrapper_subclass import WrapperRecipe, has_parts, is_wrapper, named_parts, parts
 from foregrad.record.ghosts.allocate import ghost_over, ghost_storage, new_ghost
 from foregrad.record.ghosts.sparse import OldSparseGrad
 from foregrad.record.lift.input_base import Entered
@@ -107,6 +108,7 @@ class Inputs:
         self._outer_by_id: dict[int, Outer] = {}
         self._outer_by_ghost: dict[int, Outer] = {}
         self._places: dict[int, Callable[[], Any]] = {}
+        self._sparse_parts: dict[int, tuple[Any, list[torch.Tensor]]] = {}  # while the tensor is held
         self.late: set[Lifted] = set()  # first met in a backward
         self.on_lift: Callable[[Lifted | Outer], None] = lambda lifted: None
         self.all: list[Lifted] = []  # plain tensors: those given, and the parts of those that wrap others
@@ -210,7 +212,7 @@ class Inputs:
     def lift_arguments(self, tensors: Sequence[torch.Tensor], definition: str) -> None:
         for tensor in tensors:
             self._check_kind(tensor, definition)
-        plain = {id(part): part for tensor in tensors for part in parts(tensor)}
+        plain = {id(part): part for tensor in tensors for part in self._parts_of(tensor)}
         for group in groups_in_bases(list(plain.values()), hidden_bases):
             if len(group) == 1:
                 self._lift_alone(group[0], is_argument=True)
@@ -219,7 +221,7 @@ class Inputs:
             else:
                 self._lift_group(group, is_argument=True)
         for tensor in tensors:
-            if is_wrapper(tensor):
+            if has_parts(tensor):
                 self._lift_outer(tensor, is_argument=True)
 
     def lift(self, real: torch.Tensor) -> torch.Tensor:
@@ -229,10 +231,10 @@ class Inputs:
             return found.ghost
         with no_dispatch_modes(), no_transforms(), fakes(self._recorder.sizes):
             self._check_kind(real)
-            if not is_wrapper(real):
+            if not has_parts(real):
                 self._check_is_real(real)
                 return self._lift_new(real)
-            for part in parts(real):
+            for part in self._parts_of(real):
                 if self.find(part) is None:
                     self._lift_new(part)
             return self._lift_outer(real, is_argument=False)
@@ -247,12 +249,24 @@ class Inputs:
 
     def _lift_outer(self, real: torch.Tensor, *, is_argument: bool) -> torch.Tensor:
         """The ghost of a tensor that wraps others, whose parts are lifted."""
-        lifted = [self._by_id[id(part)] for part in parts(real)]
-        outer = make_outer(real, self._objects.now.hold(real), lifted, len(self.outer), is_argument=is_argument)
+        lifted = [self._by_id[id(part)] for part in self._parts_of(real)]
+        held, here = self._objects.now.hold(real), self._recorder.here
+        outer = make_outer(real, held, lifted, len(self.outer), is_argument=is_argument, here=here)
         self._outer_by_id[id(real)] = self._outer_by_ghost[id(outer.ghost)] = outer
         self.outer.append(outer)
         self.on_lift(outer)
         return outer.ghost
+
+    def _parts_of(self, real: torch.Tensor) -> list[torch.Tensor]:
+        """The same objects each time: those of a sparse tensor are lifted, and then looked up."""
+        if not is_sparse(real) or is_wrapper(real):
+            return parts(real)
+        held, found = self._sparse_parts.get(id(real), (_nothing, []))
+        known = held()
+        if known is None or known.tensor is not real:
+            found = parts(real)
+            self._sparse_parts[id(real)] = (self._objects.now.hold(real), found)
+        return found
 
     def _lift_new(self, real: torch.Tensor) -> torch.Tensor:
         for other in self._by_storage.get(storage_key(real), ()):
@@ -268,13 +282,10 @@ class Inputs:
                 f"the function uses a sparse .grad from before the call.\n{where(self._recorder.module)}\n"
                 "Call zero_grad() first, or use dense gradients (sparse=False)."
             )
-        if (
-            is_strided
-            and is_wrapper(tensor)
-            and not is_dynamic
-            and WrapperRecipe.of(tensor) == WrapperRecipe.of(tensor)
-        ):
-            for path, part in named_parts(tensor):
+        is_plain_sparse = is_sparse(tensor) and _is_known_type(tensor) and not is_dynamic and not tensor.requires_grad
+        is_known = is_strided and is_wrapper(tensor) and not is_dynamic
+        if is_plain_sparse or (is_known and WrapperRecipe.of(tensor) == WrapperRecipe.of(tensor)):
+            for (path, _), part in zip(named_parts(tensor), self._parts_of(tensor), strict=True):
                 if id(tensor) in self.names:
                     self.names.setdefault(id(part), self.names[id(tensor)] + path)
                 self._check_kind(part, definition)
@@ -286,6 +297,11 @@ class Inputs:
                 f"is a {WrapperRecipe.of(tensor)}, which is not equal to itself",
                 "Give its class an __eq__ for what __tensor_flatten__ returns.",
             )
+        elif is_sparse(tensor) and is_dynamic:
+            what, instead = f"has the layout {tensor.layout}", "Symbolic sizes need plain tensors: pass dynamic=False."
+        elif is_sparse(tensor) and tensor.requires_grad:
+            what = f"has the layout {tensor.layout} and needs a gradient"
+            instead = "Pass its indices and its values, and make the sparse tensor of these inside."
         elif not is_strided:
             what, instead = (
                 f"has the layout {tensor.layout}",

@@ -7,7 +7,7 @@ theirs to carry out, with ops on their parts, and those are what the recorder se
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,8 +15,10 @@ import torch
 from torch.autograd.graph import GradientEdge
 
 from foregrad.core.attach_history import Attached
+from foregrad.core.sparse import SparseForm
 from foregrad.core.spec import Spec
 from foregrad.core.wrapper_subclass import WrapperRecipe, named_parts
+from foregrad.record.ghosts.sparse import Sparse
 from foregrad.record.lift.input_base import Entered
 from foregrad.record.ops import Alias
 from foregrad.record.user_objects import RealTensor
@@ -79,11 +81,19 @@ class Outer(Entered):
 
 
 def make_outer(
-    real: torch.Tensor, held: weakref.ref[RealTensor], lifted: Sequence[PlainInput], index: int, *, is_argument: bool
+    real: torch.Tensor,
+    held: weakref.ref[RealTensor],
+    lifted: Sequence[PlainInput],
+    index: int,
+    *,
+    is_argument: bool,
+    here: Callable[[], str],
 ) -> Outer:
     """The ghost of a tensor that wraps others, whose parts have ghosts."""
     recipe, slot = WrapperRecipe.of(real), None
-    ghost = recipe.wrap([part.ghost.detach() if part.ghost.requires_grad else part.ghost for part in lifted])
+    inside = [part.ghost.detach() if part.ghost.requires_grad else part.ghost for part in lifted]
+    is_plain = isinstance(recipe.context, SparseForm)
+    ghost = Sparse.around(recipe.context, tuple(inside), here) if is_plain else recipe.wrap(inside)
     if isinstance(real, torch.nn.Parameter):
         ghost._is_param = True
     with torch.enable_grad(), no_function_modes():
@@ -107,7 +117,7 @@ def make_outer(
         is_argument=is_argument,
         is_leaf=real.is_leaf,
         is_view=view_base(real) is not None,
-        spec=Spec(tuple(real.shape), tuple(real.stride()), real.dtype, real.device, real.requires_grad),
+        spec=Spec(recipe.size, recipe.stride, real.dtype, real.device, real.requires_grad),
         attributes=frozenset(vars(ghost)),
         state_on_entry=state_of(ghost),
     )
