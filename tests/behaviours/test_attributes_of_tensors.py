@@ -85,3 +85,23 @@ def test_what_a_stored_attrgetter_reads_is_guarded(path):
     assert f(X)[0] == 2
     holder.scale = 5.0
     assert f(X)[0] == 5
+
+
+def _marks(x):
+    y = x * 2
+    y.mark = 1
+    return y
+
+
+def _marks_in_a_dict(x, kept=None):
+    kept["y"] = _marks(x)
+
+
+@pytest.mark.parametrize(("function", "more"), [(_marks, {}), (_marks_in_a_dict, {"kept": {}})])
+def test_an_attribute_that_the_function_sets_on_a_result_is_refused(function, more):
+    with pytest.raises(fg.CaptureError, match="sets the attribute 'mark' on a tensor"):
+        compiled(function)(X, **more)
+
+
+def test_an_attribute_of_a_tensor_that_stays_inside():
+    assert torch.equal(compiled(lambda x: _marks(x) * _marks(x).mark)(X), X * 2)

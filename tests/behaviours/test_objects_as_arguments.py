@@ -621,3 +621,46 @@ def test_a_change_of_what_a_container_makes_anew_is_refused():
 
     with pytest.raises(fg.CaptureError, match="makes anew"):
         fg.compile(function, backend="eager")(Batch([torch.ones(2)], []))
+
+
+def _puts_a_view(o):
+    o.inner.kept = o.t.detach()
+
+
+def _puts_a_tensor(o):
+    o.inner.kept = o.t * 2
+
+
+def _puts_the_object(o):
+    o.inner.kept = o
+
+
+def _puts_all(o):
+    o.inner.made, o.inner.kept = o.t * 3, o
+    return o.inner
+
+
+@pytest.mark.parametrize("function", [_puts_a_view, _puts_a_tensor, _puts_the_object, _puts_all])
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_is_put_into_an_object_inside_an_object_with_tensors(function, times):
+    f = compiled(lambda *given: function(given[0]))
+    for number in (1.0, 2.0):
+        o, other = (Box(torch.full((2,), number), inner=Empty()) for _ in range(2))
+        result, expected = f(*[o] * times), function(other)
+        kept = o.inner.kept
+        assert (kept is o) is (other.inner.kept is other)
+        assert torch.equal(*((one.t if isinstance(one, Box) else one) for one in (kept, other.inner.kept)))
+        assert (result is o.inner) is (expected is other.inner)
+
+
+class Empty:
+    pass
+
+
+def test_an_argument_that_leads_to_itself_is_refused():
+    items, named = [torch.ones(1)], {"t": torch.ones(1)}
+    items.append(items)
+    named["self"] = named
+    for argument in (items, named):
+        with pytest.raises(fg.CaptureError, match="leads to itself"):
+            compiled(lambda given: 1)(argument)

@@ -369,7 +369,7 @@ def _prepare(
     kept_generators = tuple(generators(modules.tops, body))
     for name, generator in (*_given_generators(target, arguments), *((g.name, g.value) for g in kept_generators)):
         recording.recorder.generators.add(name, generator)
-    changeable = _changeable(modules, target, arguments)
+    changeable = _changeable(modules, target, bind_arguments(target, given.args, given.kwargs))
     attributes = ModuleAttributes(recording, plain=python is None)
     declared, mirror = declare(recording, state, names)
     side_effects = SideEffects(() if python is None else _holders(recording, state, reach, names))

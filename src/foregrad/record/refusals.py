@@ -12,6 +12,7 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.history import attributes_of, keeps_gradient
 from foregrad.core.spec import Spec
+from foregrad.core.wrapper_subclass import is_wrapper
 from foregrad.process.garbage_collection import young_objects
 from foregrad.record.impure import is_random
 from foregrad.record.lift.declared_state import Declared, StateStore, leaves_in
@@ -194,7 +195,8 @@ _ABSENT = object()
 
 
 def refuse_attributes(recording: Recording) -> None:
-    """A Python attribute set on an input would be lost."""
+    """A Python attribute set on an input, or on a tensor that is a result, would be lost."""
+    given = {id(lifted.ghost) for lifted in recording.inputs.all}
     attributes = () if recording.sizes is None else recording.sizes.attributes
     for lifted in recording.inputs.all:
         known = {} if lifted.real is None else attributes_of(lifted.real)
@@ -204,6 +206,15 @@ def refuse_attributes(recording: Recording) -> None:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on an input {lifted.spec}; a program cannot do that at "
                 f"each call.\n{recording.definition}\nSet it outside."
+            )
+    for made in recording.outputs:
+        is_made = isinstance(made, torch.Tensor) and id(made) not in given and not is_wrapper(made)
+        names = sorted(vars(made).keys() - set(attributes)) if is_made else []
+        if names:
+            raise CaptureError(
+                f"the function sets the attribute {names[0]!r} on a tensor {recording.recorder.alias(made).spec} that "
+                f"it returns or stores; a program cannot do that at each call.\n{recording.definition}\nSet it outside, "
+                "or return what it holds."
             )
 
 

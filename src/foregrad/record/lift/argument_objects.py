@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from foregrad.core.errors import CaptureError
 from foregrad.core.plain_objects import held_by, is_plain
 from foregrad.record.python.container_arguments import DICTS, LISTS, Contents, Item, Path, named, steps
 from foregrad.torch_private.pytree import GivenObject, node_of
@@ -108,8 +109,13 @@ class _Search:
             return _NOTHING
         node = node_of(value)
         self._alive.append(value)
+        if node is not None and id(value) in self._within:
+            raise CaptureError(
+                f"an argument holds a {type(value).__name__} that leads to itself, which a program cannot hold.\n"
+                "Pass what it holds."
+            )
         if node is not None:
-            return self._all(node.children, depth)
+            return self._all(value, node.children, depth)
         return self._object(value, depth) if is_plain(value) else _NOTHING
 
     def _object(self, value: Any, depth: int) -> _Held:
@@ -119,15 +125,15 @@ class _Search:
         ours = f"{type(value).__module__}.".startswith("foregrad.")
         if id(value) in self._within or id(value) in self._without or depth > _DEEPEST or ours:
             return _Held(False, True)  # it leads to itself, or is known elsewhere
-        self._within.add(id(value))
-        inner = self._all(held_by(value).values(), depth)
-        self._within.remove(id(value))
+        inner = self._all(value, held_by(value).values(), depth)
         found = _Held(inner.has_tensors, inner.stays or hasattr(type(value), "__del__"))
         self.objects[id(value)] = found
         return found
 
-    def _all(self, values: Any, depth: int) -> _Held:
-        found = [self.look(one, depth + 1) for one in values]
+    def _all(self, value: Any, inside: Any, depth: int) -> _Held:
+        self._within.add(id(value))
+        found = [self.look(one, depth + 1) for one in inside]
+        self._within.discard(id(value))
         return _Held(any(one.has_tensors for one in found), any(one.stays for one in found))
 
 
