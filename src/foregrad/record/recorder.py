@@ -40,7 +40,7 @@ from foregrad.record.symbols.numbers import Expression, expression_of
 from foregrad.record.symbols.sizes import SYMBOLS, without_methods
 from foregrad.record.version_bumps import Bumps
 from foregrad.record.wrapper_ops import op_on_wrapper, waited
-from foregrad.torch_private.autograd import version_of
+from foregrad.torch_private.autograd import set_version, version_of
 from foregrad.torch_private.dispatch import (
     TorchDispatchMode,
     fake_mode_is_on,
@@ -359,6 +359,8 @@ class Recorder(GhostTensors, TorchDispatchMode):
             self.memory[alias.storage].num_writes += 1
             target = self.objects[alias.object]
             self._bumps.note(index, target, self.phase)
+            if kind.bumps_itself:
+                set_version(target, version_of(target) + 1)
             self.check_not_shown(alias, self._where)
         redraws = self._draw(index, func, key, op_args, op_kwargs) if kind.is_random else None
         self.append(func, op_args, op_kwargs, outputs, writes=writes, redraws=redraws)

@@ -58,6 +58,7 @@ class Kind:
     changes_metadata: bool
     writes: tuple[int | str, ...]  # arguments written: position, or name for keyword-only ones
     is_random: bool
+    bumps_itself: bool  # whether its kernel moves version counters, not autograd
 
 
 #: Ops that write arguments without saying so in their schema: which arguments, and when.
@@ -111,6 +112,7 @@ def kind_of(func: OpOverload) -> Kind:
         changes_metadata=torch.Tag.inplace_view in func.tags or func in _METADATA_OPS,
         writes=tuple(writes),
         is_random=is_random(func),
+        bumps_itself=schema.is_mutable and schema.name.startswith("aten::_foreach_"),
     )
 
 
