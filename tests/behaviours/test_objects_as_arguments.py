@@ -664,3 +664,48 @@ def test_an_argument_that_leads_to_itself_is_refused():
     for argument in (items, named):
         with pytest.raises(fg.CaptureError, match="leads to itself"):
             compiled(lambda given: 1)(argument)
+
+
+def _writes_the_dict(box, shared, t):
+    shared["n"] = 5
+    return t * box.kept["n"]
+
+
+def _grows_the_list(box, shared, t):
+    shared.append(t * 2)
+    return t * 0 + sum(x.sum() for x in box.kept)
+
+
+def _compares(box, shared, t):
+    return t * (2 if box.kept is shared else 3)
+
+
+@pytest.mark.parametrize(
+    ("function", "make"), [(_writes_the_dict, lambda: {"n": 1}), (_grows_the_list, list), (_compares, dict)]
+)
+def test_a_list_or_dict_that_is_an_argument_and_in_an_object_is_one(function, make):
+    f = compiled(function)
+    for number in (1.0, 2.0):
+        found = []
+        for one in (f, function):
+            box = Empty()
+            box.kept = make()
+            found.append((one(box, box.kept, torch.full((2,), number)).tolist(), str(box.kept)))
+        assert found[0] == found[1]
+
+
+def test_a_list_that_is_returned_at_two_places():
+    before = [1, 2]
+    f = compiled(lambda x: (x * 2, before, [before]))
+    for number in (1.0, 2.0):
+        _, one, (other,) = f(torch.full((2,), number))
+        assert one == [1, 2]
+        assert one is other
+
+
+def test_one_object_at_two_places_with_a_number_that_changes():
+    f = compiled(lambda boxes, n: boxes[0].t * boxes[1].n * n)
+    for n in (3, 4, 5):
+        box, x = Box(torch.ones(3, requires_grad=True), n=n), n + 1
+        assert torch.equal(f([box, box], x), box.t * n * x)
+    assert len(f.captures) == 2

@@ -5,7 +5,7 @@ The function gets copies of those that are opened. Any other is passed as it is;
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -59,20 +59,24 @@ class GivenArguments:
         search.look((args, kwargs), 0)
         can_be = {number: found for number, found in search.objects.items() if not found.stays}
         opened = frozenset(number for number, found in can_be.items() if more or found.has_tensors)
+        opened = search.with_sharing(opened, can_be.keys())
         tree = _Opener(opened, numbers).arguments(args, kwargs) if opened or numbers else (args, kwargs)
         return cls(args, kwargs, tree, opened, frozenset(can_be) - opened, frozenset(search.objects), numbers)
 
     def places_of_numbers(self) -> Iterator[tuple[Path, Any]]:
-        """Every integer and float among the arguments, and the way to it."""
+        """Every integer and float among the arguments, and the way to it; of what is at two places, the first."""
+        seen: set[int] = set()
         for key, value in named(self.args, self.kwargs).items():
-            yield from self._numbers_in((Item(key),), value)
+            yield from self._numbers_in((Item(key),), value, seen)
 
-    def _numbers_in(self, path: Path, value: Any) -> Iterator[tuple[Path, Any]]:
+    def _numbers_in(self, path: Path, value: Any, seen: set[int]) -> Iterator[tuple[Path, Any]]:
         if type(value) in (int, float):
             yield path, value
-        elif type(value) is not str:
+        elif type(value) is not str and id(value) not in seen:
+            is_one = type(value) in (*LISTS, *DICTS) or id(value) in self.opened
+            seen |= {id(value)} if is_one else set()
             for step, one in steps(value, is_object=id(value) in self.opened) or ():
-                yield from self._numbers_in((*path, step), one)
+                yield from self._numbers_in((*path, step), one, seen)
 
 
 def opened_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -98,7 +102,18 @@ class _Search:
         self.objects: dict[int, _Held] = {}
         self._without = without
         self._within: set[int] = set()
+        self._containers: list[tuple[int, frozenset[int]]] = []  # lists and dicts, each with the objects around it
+        self._objects_within: list[int] = []
         self._alive: list[Any] = []  # what was met, so that ids stay theirs
+
+    def with_sharing(self, opened: frozenset[int], can_be: Iterable[int]) -> frozenset[int]:
+        """These objects, and those that hold a list or dict which is copied elsewhere: else there would be two of it."""
+        while True:
+            copied = {number for number, within in self._containers if within <= opened}
+            more = {one for number, within in self._containers if number in copied for one in within} & set(can_be)
+            if more <= opened:
+                return opened
+            opened |= more
 
     def look(self, value: Any, depth: int) -> _Held:
         if isinstance(value, torch.Tensor):
@@ -114,6 +129,8 @@ class _Search:
                 f"an argument holds a {type(value).__name__} that leads to itself, which a program cannot hold.\n"
                 "Pass what it holds."
             )
+        if type(value) in (*LISTS, *DICTS):
+            self._containers.append((id(value), frozenset(self._objects_within)))
         if node is not None:
             return self._all(value, node.children, depth)
         return self._object(value, depth) if is_plain(value) else _NOTHING
@@ -125,7 +142,9 @@ class _Search:
         ours = f"{type(value).__module__}.".startswith("foregrad.")
         if id(value) in self._within or id(value) in self._without or depth > _DEEPEST or ours:
             return _Held(False, True)  # it leads to itself, or is known elsewhere
+        self._objects_within.append(id(value))
         inner = self._all(value, held_by(value).values(), depth)
+        self._objects_within.pop()
         found = _Held(inner.has_tensors, inner.stays or hasattr(type(value), "__del__"))
         self.objects[id(value)] = found
         return found

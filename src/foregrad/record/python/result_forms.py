@@ -149,6 +149,7 @@ class _Making:
         if isinstance(form, MadeBefore):
             return self._made[form.number]
         if isinstance(form, Kept):
+            self._made[form.otherwise.number] = form.value
             return form.value
         return self._new(form)
 
