@@ -4,6 +4,7 @@ import copy
 import math
 import pickle
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -425,3 +426,35 @@ def test_a_number_as_a_key_is_pythons():
         assert list(found) == [k, ("a", k)]
         assert all(type(part) in (str, float) for key in (*found, *kept) if type(key) is tuple for part in key)
         assert pickle.loads(pickle.dumps(list(kept))) == [k, ("of", k)]
+
+
+NUMPY = {
+    "a range": lambda x, n: (x * n, np.arange(n).tolist()),
+    "a mean": lambda x, n: (x * n, torch.as_tensor(np.mean([n, 1]))),
+    "a number of NumPy's": lambda x, n: (x * n, float(np.float32(3) * n), float(n * np.float32(3))),
+    "an array": lambda x, n: x * torch.from_numpy(n * np.ones(3, dtype=np.float32)),
+    "signs": lambda x, n: (x * n, np.sign(n).item(), np.asarray(n).dtype.name),
+}
+
+
+@pytest.mark.parametrize("name", NUMPY)
+@pytest.mark.parametrize("of_data", [False, True])
+def test_numpy_computes_with_the_number_itself(name, of_data):
+    function = NUMPY[name]
+    if of_data:
+        f = compiled(lambda x, t: function(x, t.sum().item()))
+    else:
+        f = compiled(function)
+    for n in (1.5, 2.5, 0.1, 0.1):
+        given = torch.tensor([n], dtype=torch.float64) if of_data else n
+        found, expected = f(torch.ones(3), given), function(torch.ones(3), n)
+        assert repr(found) == repr(expected)
+
+
+def test_keys_and_sizes_are_no_symbols():
+    f = compiled(lambda x, lr, n: (x * lr, {lr: "k", ("a", n): 1}, torch.Size([n, 2])))
+    for n in (1, 2, 3):
+        _, named, size = f(torch.ones(3), n / 10, n)
+        assert [type(key) for key in named] == [float, tuple]
+        assert type(list(named)[1][1]) is int
+        assert [type(one) for one in size] == [int, int]

@@ -1,6 +1,7 @@
 """`fg.python`: functions that run at each call, on real tensors."""
 
 import dataclasses
+from contextlib import suppress
 
 import pytest
 import torch
@@ -258,3 +259,21 @@ def test_a_tensor_of_vmap_is_refused():
     log = fg.python(lambda value: None)
     with pytest.raises(fg.CaptureError, match=r"tensor of torch\.func"):
         fg.compile(lambda x: torch.vmap(lambda y: (log(y), y)[1])(x), backend="eager")(torch.ones(2))
+
+
+def test_what_comes_before_an_error_is_told():
+    seen = []
+    log = fg.python(lambda value: seen.append(value.item()))
+
+    def function(x):
+        loss = x.square().mean()
+        log(loss)
+        if not torch.isfinite(loss):
+            raise FloatingPointError("diverged")
+        return loss
+
+    f = compiled(function)
+    for value in (1.0, 2.0, float("inf"), 3.0, float("inf")):
+        with suppress(FloatingPointError):
+            f(torch.tensor([value]))
+    assert seen == [1.0, 4.0, float("inf"), 9.0, float("inf")]

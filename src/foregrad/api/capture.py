@@ -317,6 +317,8 @@ def _capture_with(
 def _has_effects(one: _Prepared) -> bool:
     """Whether a function that has asked the data and raises an error of its own has done something before."""
     recorder, arguments = one.recording.recorder, one.objects.arguments
+    if recorder.python_calls.all:
+        return True
     return bool(recorder.values.questions.all) and (
         any(op.writes or op.renames is not None for op in recorder.ops)
         or recorder.draws.has_drawn

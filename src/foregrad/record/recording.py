@@ -7,6 +7,7 @@ user's function is never run again.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -279,7 +280,7 @@ class Recording:
                 self.outputs.append(self.sizes.plain(leaf))
             elif isinstance(leaf, _PLAIN_OUTPUTS) or _is_named(leaf):
                 refuse_moment(leaf, name, self.definition)
-                self.outputs.append(leaf)
+                self.outputs.append(torch.Size(map(operator.index, leaf)) if isinstance(leaf, torch.Size) else leaf)
             else:
                 what, instead = ("returns", "Return") if name.startswith("result") else ("stores", "Store")
                 raise CaptureError(

@@ -239,6 +239,7 @@ class FormMaker:
             self._check_keys("returns", list(value))
         number = self._number(value)
         names = tuple(map(_plain_key, value)) if type(value) in (dict, OrderedDict) else None
+        self.is_special |= names is not None and any(map(_has_symbol, value))
         shown: Any = names if names is not None else range(len(node.children))
         parts = tuple(self._form(one, f"{name}[{key!r}]") for one, key in zip(node.children, shown, strict=True))
         made = New(number, node.kind, parts, names, node.context)
@@ -312,6 +313,10 @@ def _plain_key(key: Any) -> Any:
         return tuple(map(_plain_key, key))
     expression = expression_of(key)
     return key if expression is None else expression.value
+
+
+def _has_symbol(key: Any) -> bool:
+    return any(map(_has_symbol, key)) if type(key) is tuple else expression_of(key) is not None
 
 
 def _is_of_arguments(form: Form) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import torch
 
 from foregrad.record.session import MAX, MIN
-from foregrad.record.symbols.node import Symbolic, init_of
+from foregrad.record.symbols.node import Symbolic, init_of, refuse_array
 from foregrad.torch_private.dispatch import no_dispatch_modes, no_function_modes
 
 
@@ -65,7 +65,7 @@ def item_of(value: Any) -> ItemNode | None:
 
 def _arithmetic(compute: Callable[[Any, Any], torch.Tensor]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if isinstance(other, torch.Tensor):
+        if isinstance(other, torch.Tensor) or not _is_number(other):
             return NotImplemented
         return number(compute(self.node.tensor, _plain(other)), self.node.data)
 
@@ -74,7 +74,7 @@ def _arithmetic(compute: Callable[[Any, Any], torch.Tensor]) -> Any:
 
 def _comparison(compare: Callable[[Any, Any], torch.Tensor]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float)):
+        if not _is_number(other):
             return NotImplemented
         if _is_large(other):  # Python compares exactly
             return getattr(self.node.known(), f"__{compare.__name__}__")(other)
@@ -87,7 +87,7 @@ def _comparison(compare: Callable[[Any, Any], torch.Tensor]) -> Any:
 
 def _ratio(one: Any, other: Any) -> Any:
     """A ratio of numbers, one of which is such a number. Python raises where a tensor gives infinity."""
-    if isinstance(one, torch.Tensor) or isinstance(other, torch.Tensor):
+    if not (_is_number(one) and _is_number(other)):
         return NotImplemented
     data = next(number.node.data for number in (one, other) if isinstance(number, Item))
     may_be_zero = not isinstance(other, Item) or (data.may_ask and not other.node.is_positive)
@@ -125,6 +125,7 @@ _METHODS: dict[str, Any] = {
     "__neg__": lambda self: number(-self.node.tensor, self.node.data),
     "__pos__": lambda self: self,
     "__init__": init_of(torch.SymFloat),
+    "__array__": refuse_array,
     "__bool__": lambda self: self != 0.0,
     "real": property(lambda self: self),
     "imag": property(lambda self: 0.0),
@@ -135,6 +136,11 @@ _METHODS: dict[str, Any] = {
     "is_integer": _on_value("is_integer"),
 }
 Item: Any = type("Item", (torch.SymFloat,), {**_METHODS, "__class__": property(lambda self: float)})
+
+
+def _is_number(value: Any) -> bool:
+    """Whether a value is one of Python's own numbers, or stands for one; those of NumPy have rules of their own."""
+    return type(value) in (int, float, bool) or isinstance(value, (torch.SymFloat, torch.SymInt))
 
 
 def _plain(value: Any) -> Any:

@@ -35,6 +35,12 @@ class Symbolic:
         return None
 
 
+def refuse_array(self: Any, *options: Any, **more: Any) -> Any:
+    """NumPy asks for an array: it would take the object for no number, and compute by its methods, otherwise than with
+    numbers. The error tells a capture that it needs the value."""
+    raise TypeError(f"NumPy asks a {type(self).__name__} for its value")
+
+
 def init_of(base: Any) -> Any:
     """The constructor of a class of symbols. Code that makes a number of the type of another, as `statistics.mean`
     does, gets an error, by which a capture learns that it needs the value."""

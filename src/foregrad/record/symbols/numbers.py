@@ -240,7 +240,7 @@ def _unary(function: Callable[..., Any]) -> Any:
 
 def _binary(function: Callable[..., Any]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float, Float, Int)) or item_of(other) is not None:
+        if type(other) not in (int, float, bool, Float, Int) or item_of(other) is not None:
             return NotImplemented  # a number of data does it
         return self.node.numbers.compute(function, (self, other))
 
@@ -249,7 +249,7 @@ def _binary(function: Callable[..., Any]) -> Any:
 
 def _reflected(function: Callable[..., Any]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if not isinstance(other, (int, float)) or item_of(other) is not None:
+        if type(other) not in (int, float, bool) or item_of(other) is not None:
             return NotImplemented
         return self.node.numbers.compute(function, (other, self))
 
@@ -258,6 +258,17 @@ def _reflected(function: Callable[..., Any]) -> Any:
 
 def _told(convert: Callable[..., Any]) -> Any:
     return lambda self, *args: convert(self.node.known(), *args)
+
+
+def _array(self: Any, *options: Any, **more: Any) -> Any:
+    """What NumPy is told: the value, for which the capture is made. An object with methods would be none to it."""
+    node = self.node
+    places = tuple(_given_in(node))
+    if places:
+        raise ValueNeeded(places, f"NumPy asks for the number {node.text}.\n{where(node.numbers.module())}")
+    import numpy  # which asks, so that it is there
+
+    return numpy.asarray(node.known(), *options, **more)
 
 
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")
@@ -275,6 +286,7 @@ _METHODS: dict[str, Any] = {
     "__repr__": _told(repr),
     "__str__": _told(str),
     "__format__": _told(format),
+    "__array__": _array,
     "is_integer": lambda self: self.node.numbers.compute(float.is_integer, (self,)),
     "numbers": property(lambda self: self.node.numbers),
     "__copy__": lambda self: self,
