@@ -19,6 +19,7 @@ from foregrad.core.errors import CaptureError
 from foregrad.core.history import gets_no_gradient, is_leaf
 from foregrad.core.wrapper_subclass import is_wrapper, parts
 from foregrad.record.control_flow import CONTROL_FLOW, run_control_flow
+from foregrad.record.data_reads import Values
 from foregrad.record.frames import user_frame
 from foregrad.record.ghosts.devices import ASKS
 from foregrad.record.ghosts.sparse import embedding
@@ -29,6 +30,7 @@ from foregrad.record.lift.inputs import Inputs
 from foregrad.record.lift.wrapper_views import WrapperViews
 from foregrad.record.ops import Origin
 from foregrad.record.origins import where
+from foregrad.record.packed_sequences import PACKED_SEQUENCES
 from foregrad.record.python.clocks import Moment
 from foregrad.record.python.patched_methods import originals
 from foregrad.record.recorder import Recorder
@@ -235,6 +237,10 @@ class Intercept(TorchFunctionMode):
         cells = getattr(hook, "__closure__", None) or ()
         return any(isinstance(c.cell_contents, Tensor) and self._recorder.knows(c.cell_contents) for c in cells)
 
+    @property
+    def values(self) -> Values:
+        return self._recorder.values
+
     def tensor_split(self, func: Any, args: Any, kwargs: Any) -> Any:
         """With a tensor of indices torch reads them past the dispatcher; known ones are given as numbers."""
         for place, cuts in enumerate(args[1:2], 1):
@@ -400,6 +406,7 @@ _SPECIAL: dict[Any, Callable[..., Any]] = {
     Tensor.retain_grad: Intercept.retain_grad,
     **dict.fromkeys((torch.tensor_split, Tensor.tensor_split), Intercept.tensor_split),
     torch.nn.functional.embedding: embedding,
+    **PACKED_SEQUENCES,
     **dict.fromkeys(_CHECKS, Intercept.check_in_program),
     **dict.fromkeys(
         (

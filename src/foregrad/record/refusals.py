@@ -213,8 +213,8 @@ def refuse_attributes(recording: Recording) -> None:
         if names:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on a tensor {recording.recorder.alias(made).spec} that "
-                f"it returns or stores; a program cannot do that at each call.\n{recording.definition}\nSet it outside, "
-                "or return what it holds."
+                f"it returns or stores; a program cannot do that at each call.\n{recording.definition}\n"
+                "Set it outside, or return what it holds."
             )
 
 

@@ -16,6 +16,8 @@ from torch._ops import HigherOrderOperator, OpOverload
 __all__ = [
     "FUNCTION_HOMES",
     "FUSED_OPTIMIZERS",
+    "PACK_PADDED_SEQUENCE",
+    "PAD_PACKED_SEQUENCE",
     "HigherOrderOperator",
     "OpOverload",
     "composite_of",
@@ -35,6 +37,10 @@ FUNCTION_HOMES: tuple[Any, ...] = (
     torch.Tensor,
 )
 
+
+#: What `pack_padded_sequence` and `pad_packed_sequence` call.
+PACK_PADDED_SEQUENCE: Any = torch._VF._pack_padded_sequence
+PAD_PACKED_SEQUENCE: Any = torch._VF._pad_packed_sequence
 
 #: Functions that do the whole step of an optimizer, and their ops.
 FUSED_OPTIMIZERS: dict[Any, Any] = {

@@ -107,7 +107,7 @@ class _Search:
         self._alive: list[Any] = []  # what was met, so that ids stay theirs
 
     def with_sharing(self, opened: frozenset[int], can_be: Iterable[int]) -> frozenset[int]:
-        """These objects, and those that hold a list or dict which is copied elsewhere: else there would be two of it."""
+        """These objects, and those that hold a list or dict which is copied elsewhere: there would be two of it."""
         while True:
             copied = {number for number, within in self._containers if within <= opened}
             more = {one for number, within in self._containers if number in copied for one in within} & set(can_be)

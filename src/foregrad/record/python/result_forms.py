@@ -59,7 +59,11 @@ class Kept:
     """A list or dict that was there before the call; if no guard watches it, one that is made anew."""
 
     value: Any
-    otherwise: Form
+    otherwise: New
+
+    @property
+    def number(self) -> int:
+        return self.otherwise.number
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,7 +153,7 @@ class _Making:
         if isinstance(form, MadeBefore):
             return self._made[form.number]
         if isinstance(form, Kept):
-            self._made[form.otherwise.number] = form.value
+            self._made[form.number] = form.value
             return form.value
         return self._new(form)
 
