@@ -162,7 +162,7 @@ def takes(x, *, mask):
 
 with warnings.catch_warnings():  # torch calls them a beta
     warnings.simplefilter("ignore")
-    SPARSE_ROWS = torch.eye(2).to_sparse_csr()
+    SPARSE = torch.eye(2).to_sparse()
 
 WITH_A_LINE = {
     "output": (returns_a_set, {}, "def returns_a_set", r"a set as result\[1\]\['box'\]"),
@@ -172,8 +172,8 @@ WITH_A_LINE = {
     "leaf": (makes_a_leaf, {}, "def makes_a_leaf", "a leaf that it made"),
     "old memory": (replaces_memory, {}, "y[:1]", "memory it replaced"),
     "memory before an input's": (replaces_memory_by_that_of_an_input, {}, "y[:1]", "memory it replaced"),
-    "layout": (takes, {"mask": torch.eye(2).to_sparse()}, "def takes", "argument mask has the layout"),
-    "sparse rows": (takes, {"mask": SPARSE_ROWS}, "def takes", "argument mask has the layout"),
+    "layout": (takes, {"mask": torch.eye(2).to_mkldnn()}, "def takes", "argument mask has the layout"),
+    "sparse": (takes, {"mask": SPARSE.requires_grad_()}, "def takes", "argument mask has the layout"),
     "wrapper": (takes, {"mask": NESTED}, "def takes", "argument mask has the layout torch.jagged"),
 }
 
@@ -187,7 +187,7 @@ def test_every_refusal_names_a_line_of_the_user(fn, kwargs, at, says):
 
 
 def test_a_tensor_from_outside_is_refused_with_the_line_that_uses_it():
-    sparse = torch.eye(2).to_sparse()
+    sparse = torch.eye(2).to_sparse().requires_grad_()
     x = torch.ones(3)
 
     def uses_sparse(x):
@@ -205,7 +205,7 @@ def test_a_tensor_from_outside_is_refused_with_the_line_that_uses_it():
 
 def test_for_a_function_that_is_not_the_users_the_line_is_that_of_the_call():
     def calls():
-        return compiled(torch.neg)(torch.eye(2).to_sparse())
+        return compiled(torch.neg)(torch.eye(2).to_mkldnn())
 
     with pytest.raises(fg.CaptureError) as caught:
         calls()

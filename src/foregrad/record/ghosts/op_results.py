@@ -11,7 +11,7 @@ import torch
 
 from foregrad.core.default_generator import generator_as_it_was
 from foregrad.core.sparse import is_sparse
-from foregrad.core.spec import contiguous_stride
+from foregrad.core.spec import Spec, contiguous_stride
 from foregrad.record.ghosts.devices import META
 from foregrad.record.impure import generator_in, is_random, with_own_generator
 from foregrad.torch_private.dispatch import no_dispatch_modes
@@ -150,18 +150,25 @@ def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -
 
 
 def with_own_order(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
-    """The same where sizes vary, for backwards whose operands lie in different orders: tried out on tensors of sizes
-    as in this call, of which the order of dimensions is taken."""
-    if func not in _POINTWISE_BACKWARDS:
+    """The same where sizes vary, for ops whose operands lie otherwise than in order, of which fake tensors may say
+    another layout than the kernel has: tried out on tensors of sizes as in this call, of which the order of dimensions is
+    taken."""
+    if func.namespace != "aten" or type(found.result) is not NewTensor or has_integers(args, kwargs):
         return found
     with no_dispatch_modes():  # fake tensors among them
         now = [_at_hints(t) for t in _tensors((args, kwargs))]
-        if not _has_several_orders(func, now):
+        if all(t.is_contiguous() for t in now) or sum(t.numel() for t in now) > _MOST_ELEMENTS:
             return found
         given = iter(now)
         args, kwargs = tree_map_only(torch.Tensor, lambda _: next(given), (args, kwargs))
-        own = ask_itself(func, args, kwargs).result
-    assert isinstance(found.result, NewTensor)
+        args, kwargs = tree_map_only((torch.SymInt, torch.SymFloat), _hint, (args, kwargs))
+        try:
+            own = ask_itself(func, args, kwargs).result
+        except (RuntimeError, ValueError):  # zeros will not do
+            return found
+    said = tuple(map(_hint, found.result.size)), tuple(map(_hint, found.result.stride))
+    if type(own) is not NewTensor or said[0] != own.size or said[1] == own.stride or not _is_dense(own):
+        return found
     size, step = found.result.size, 1
     stride = list(found.result.stride)
     for dim in sorted(range(len(size)), key=lambda dim: (own.stride[dim], -dim)):
@@ -169,10 +176,20 @@ def with_own_order(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> 
     return Outcome(replace(found.result, stride=tuple(stride)), ())
 
 
+def _is_dense(look: NewTensor) -> bool:
+    """Whether the elements fill their memory, each in a place of its own."""
+    return 0 not in look.size and Spec(look.size, look.stride, look.dtype).is_dense
+
+
+def _hint(number: Any) -> Any:
+    """A number of the call that is captured."""
+    return number.node.hint if isinstance(number, (torch.SymInt, torch.SymFloat)) else number
+
+
 def _at_hints(ghost: torch.Tensor) -> torch.Tensor:
     """A tensor with the sizes of the call that is captured."""
     places = (ghost.size(), ghost.stride())
-    size, stride = ([n.node.hint if isinstance(n, torch.SymInt) else n for n in ns] for ns in places)
+    size, stride = (list(map(_hint, numbers)) for numbers in places)
     return torch.empty_strided(size, stride, dtype=ghost.dtype)
 
 

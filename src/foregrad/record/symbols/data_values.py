@@ -126,6 +126,7 @@ _METHODS: dict[str, Any] = {
     "__pos__": lambda self: self,
     "__init__": init_of(torch.SymFloat),
     "__array__": refuse_array,
+    "__array_ufunc__": None,  # numbers of NumPy's let it compute
     "__bool__": lambda self: self != 0.0,
     "real": property(lambda self: self),
     "imag": property(lambda self: 0.0),
@@ -139,8 +140,9 @@ Item: Any = type("Item", (torch.SymFloat,), {**_METHODS, "__class__": property(l
 
 
 def _is_number(value: Any) -> bool:
-    """Whether a value is one of Python's own numbers, or stands for one; those of NumPy have rules of their own."""
-    return type(value) in (int, float, bool) or isinstance(value, (torch.SymFloat, torch.SymInt))
+    """Whether a value is one of Python's own numbers, or stands for one; those of NumPy have rules of their own, but in
+    double precision."""
+    return isinstance(value, (int, float, torch.SymFloat, torch.SymInt))
 
 
 def _plain(value: Any) -> Any:

@@ -240,18 +240,23 @@ def _unary(function: Callable[..., Any]) -> Any:
 
 def _binary(function: Callable[..., Any]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if type(other) not in (int, float, bool, Float, Int) or item_of(other) is not None:
+        if not isinstance(other, (int, float, Float, Int)) or item_of(other) is not None:
             return NotImplemented  # a number of data does it
-        return self.node.numbers.compute(function, (self, other))
+        return self.node.numbers.compute(function, (self, _of_python(other)))
 
     return method
 
 
+def _of_python(number: Any) -> Any:
+    """A number as one of Python's own: those of NumPy in double precision are."""
+    return float(number) if isinstance(number, float) and type(number) not in (float, Float) else number
+
+
 def _reflected(function: Callable[..., Any]) -> Any:
     def method(self: Any, other: Any) -> Any:
-        if type(other) not in (int, float, bool) or item_of(other) is not None:
+        if not isinstance(other, (int, float)) or item_of(other) is not None:
             return NotImplemented
-        return self.node.numbers.compute(function, (other, self))
+        return self.node.numbers.compute(function, (_of_python(other), self))
 
     return method
 
@@ -287,6 +292,7 @@ _METHODS: dict[str, Any] = {
     "__str__": _told(str),
     "__format__": _told(format),
     "__array__": _array,
+    "__array_ufunc__": None,  # numbers of NumPy's let it compute
     "is_integer": lambda self: self.node.numbers.compute(float.is_integer, (self,)),
     "numbers": property(lambda self: self.node.numbers),
     "__copy__": lambda self: self,
