@@ -151,7 +151,7 @@ def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -
 
 def with_own_order(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> Outcome:
     """The same where sizes vary, for ops whose operands lie otherwise than in order, of which fake tensors may say
-    another layout than the kernel has: tried out on tensors of sizes as in this call, of which the order of dimensions is
+    another layout than the kernel has: tried out on tensors of sizes as in this call, whose order of dimensions is
     taken."""
     if func.namespace != "aten" or type(found.result) is not NewTensor or has_integers(args, kwargs):
         return found
