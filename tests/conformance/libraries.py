@@ -50,7 +50,7 @@ SWEEP = Sweep("libraries", names, check)
 def _start_model(make: Callable[[], Made], compile_fn: Compile) -> Callable[[int], Seen]:
     torch.manual_seed(0)
     model, args, kwargs = make()
-    return functools.partial(see_training_call, compile_fn(model.train()), args, kwargs)
+    return functools.partial(see_training_call, compile_fn(model.train()), args, kwargs, of=model)
 
 
 def _start_loop(run: Callable[[Compile], Any], compile_fn: Compile) -> Callable[[int], Seen]:

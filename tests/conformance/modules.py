@@ -25,19 +25,21 @@ def check(name: str, compile_fn: Compile) -> Iterator[Result]:
 SWEEP = Sweep("modules", names, check)
 
 
-def see_training_call(module: nn.Module, args: Any, kwargs: Any, seed: int) -> Seen:
-    """Call and differentiate as a training loop does: outputs, `.grad` of parameters and inputs, buffers."""
-    module.zero_grad(set_to_none=True)
+def see_training_call(module: nn.Module, args: Any, kwargs: Any, seed: int, *, of: nn.Module | None = None) -> Seen:
+    """Call and differentiate as a training loop does: outputs, `.grad` of parameters and inputs, buffers; `of` is the
+    module itself, where a compiler gives another one whose names are other ones."""
+    inner = module if of is None else of
+    inner.zero_grad(set_to_none=True)
     inputs = fresh((args, kwargs))
     output, seen = see_call(module, *inputs, seed=seed)
     results = [t for t in tensors(output) if t.requires_grad]
     if results:
         torch.autograd.backward(results, tangents_for(results))
         seen |= see("gradient of input", [t.grad for t in tensors(inputs)])
-        seen |= see("gradient of", {name: p.grad for name, p in module.named_parameters()})
+        seen |= see("gradient of", {name: p.grad for name, p in inner.named_parameters()})
         seen |= see("generator after backward", torch.get_rng_state())
-    seen |= see("state", dict(module.state_dict()))
-    seen |= see("buffer", dict(module.named_buffers()))
+    seen |= see("state", dict(inner.state_dict()))
+    seen |= see("buffer", dict(inner.named_buffers()))
     return seen
 
 
