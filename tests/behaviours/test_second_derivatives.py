@@ -6,6 +6,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
+import foregrad as fg
 from tests.compare import (
     Gradients,
     HigherGradients,
@@ -484,3 +485,50 @@ def test_first_derivatives_of_several_layouts_and_then_the_second_ones():
 
     for expected, actual in zip(run(f), run(compiled(f)), strict=True):
         assert torch.allclose(expected, actual)
+
+
+class _Clips(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 1
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient.clamp(-0.5, 0.5)
+
+
+class _Scales(_Clips):
+    @staticmethod
+    def backward(ctx, gradient):
+        return gradient * 3
+
+
+def _hooked(hook):
+    def function(x):
+        y = x * 2
+        y.register_hook(hook)
+        return y.square()
+
+    return function
+
+
+@pytest.mark.parametrize(
+    "function",
+    [_hooked(lambda g: g.clamp(max=0.5)), _hooked(lambda g: g / g.norm()), lambda x: _Clips.apply(x).square()],
+)
+def test_a_hook_that_is_not_linear_is_not_differentiated(function):
+    x = torch.tensor([0.1], requires_grad=True)
+    (first,) = torch.autograd.grad(compiled(function)(x).square().sum(), x)
+    assert torch.equal(first, torch.autograd.grad(function(x).square().sum(), x)[0])
+    with pytest.raises(fg.CaptureError, match="is not linear in the gradient"):
+        torch.autograd.grad(compiled(function)(x).square().sum(), x, create_graph=True)
+
+
+@pytest.mark.parametrize("function", [_hooked(lambda g: g * 10), lambda x: _Scales.apply(x).exp().square()])
+def test_one_that_is_linear_is(function):
+    found = []
+    for f in (compiled(function), function):
+        x = torch.tensor([0.1, 0.7], requires_grad=True)
+        (first,) = torch.autograd.grad(f(x).square().sum(), x, create_graph=True)
+        found.append([first, *torch.autograd.grad((first * 10).sum(), x)])
+    assert all(map(torch.equal, *found))

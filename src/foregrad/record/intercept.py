@@ -71,6 +71,7 @@ class Intercept(TorchFunctionMode):
         self.questions = Questions(recorder, inputs)
         self.has_attention = False
         self.hooked: list[tuple[str, Any, Any]] = []  # objects whose methods, in C, are hooks, and code that says so
+        self.has_hooks = False  # on tensors that the function makes
         self.unshared: set[int] = set()  # ops that stand for `x.data`, which shares no version counter
         self._replaced = dict(originals())
 
@@ -223,6 +224,7 @@ class Intercept(TorchFunctionMode):
         lifted = self._grads.hooks.checked(self._inputs.of_ghost(tensor))
         if lifted is not None and not lifted.was_rebased and not self._holds_ghosts(hook):
             return self._grads.hooks.register(lifted, hook)
+        self.has_hooks = True
         if isinstance(hook, BuiltinMethodType):
             self.hooked.append((hook.__qualname__, hook.__self__, user_frame(2)[0]))
         return func(*args, **kwargs)

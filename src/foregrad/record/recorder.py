@@ -88,6 +88,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
         self.python_calls = PythonCalls(self)
         self.silent: set[int] = set()  # ops that bump no version counter, though they would by themselves
         self.phase = 0
+        self.has_functions = False  # whether a backward has run that of a custom Function
         self._bumps = Bumps()
         self.module = ""
         self._origins = Origins(self._note_live)
@@ -437,6 +438,7 @@ class Recorder(GhostTensors, TorchDispatchMode):
 
     def _note_live(self, node: Any) -> None:
         """Inputs kept as attributes of a custom Function's context are read as they are when backward runs."""
+        self.has_functions = True
         for value in getattr(node, "__dict__", {}).values():
             if isinstance(value, torch.Tensor) and id(value) in self._alias_of:
                 storage = self._alias_of[id(value)].storage

@@ -37,7 +37,7 @@ from foregrad.regions.regions import Regions
 from foregrad.runtime.backward import CompiledBackward, run_compiled
 from foregrad.runtime.dead_ends import Errors
 from foregrad.runtime.fallback_warnings import slow_parts, warn_of_slow_parts
-from foregrad.runtime.late_backward import refuse_late, run_engine, survey_of
+from foregrad.runtime.late_backward import refuse_late, refuse_nonlinear, run_engine, survey_of
 from foregrad.runtime.options import Claim, Options, claim_nothing
 from foregrad.runtime.questions import Ask, SharedPiece, SharedPieces
 from foregrad.runtime.size_formulas import Dims, formulas
@@ -409,4 +409,5 @@ class CompiledStage:
             refuse_late(following)
             following = replace(following, backward=run_engine(following, usual_layouts(following.sources)))
         program = self._built(following, lambda halves: halves.kept)
+        refuse_nonlinear(following, program)
         return CompiledStage(following, program, self._way, claim=self._claim)

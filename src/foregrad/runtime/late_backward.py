@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import torch
 
-from foregrad.core.errors import BackwardError
+from foregrad.core.errors import BackwardError, CaptureError
+from foregrad.program.linearity import not_linear
+from foregrad.program.program import Program
 from foregrad.record.recording import Backward, Layouts
 from foregrad.record.saved_tensors import survey
 from foregrad.record.stage import Stage
@@ -33,6 +35,19 @@ def refuse_late(stage: Stage) -> None:
             f"this backward reads {', '.join(wanted)}, which the call did not, and is to be differentiated: no second "
             "gradient would arrive there.\nGive it to the custom Function as an argument, or run this part without "
             "foregrad."
+        )
+
+
+def refuse_nonlinear(stage: Stage, program: Program) -> None:
+    """Refuse second derivatives through code of the user's that is not linear in the gradient: in eager it is given
+    the sum of what arrives by several ways, and a program knows only the part that comes through itself."""
+    recording = stage.recording
+    has_code = recording.intercept.has_hooks or recording.recorder.has_functions
+    node = not_linear(program) if has_code else None
+    if node is not None:
+        raise CaptureError(
+            "a hook, or the backward of a custom Function, is not linear in the gradient that it is given, and is to be "
+            f"differentiated.\n  at {node.meta.get('origin')}\nDo this part outside, or clip gradients after backward."
         )
 
 
