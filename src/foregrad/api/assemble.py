@@ -63,6 +63,7 @@ def make_capture(
                 partial(_claimed, options, origin),
                 shared,
             )
+            guards.check_sizes()
             slots = [store.slot for store in captured.stage.stored]
             CallWriter(compiled, slots, guards.bound).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)

@@ -9,6 +9,7 @@ from typing import Any
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
+from foregrad.backends.compiling import Inductor
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.serialize.cached_calls import cache_for
 from foregrad.cache.store.cache import Cache
@@ -87,8 +88,8 @@ def refuse_keywords(where: str, given: Mapping[str, Any]) -> None:
 
 def _for_backend(choice: Choice, backend: Backend) -> Choice:
     """What is done with a backend: compilers make a program for each size."""
-    if backend is compile_graph:
+    if backend is compile_graph or isinstance(backend, Inductor):
         return choice
     if choice:
-        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=4)
+        warnings.warn('sizes vary with backend="eager" and "inductor"; this one makes a program for each', stacklevel=4)
     return False

@@ -123,6 +123,11 @@ class Shapes:
         found: Any = self._environment.create_symintnode(expression, hint=self.value_of(expression))
         return found
 
+    def symbols_of(self, expression: Any) -> tuple[Size, ...]:
+        """The dimensions that an expression is computed from, as sizes, in the order in which they got their names."""
+        found = [symbol for symbol in self._values if symbol in expression.free_symbols]
+        return tuple(Size(symbol, int(self._values[symbol]), self) for symbol in found)
+
     def value_of(self, expression: Any) -> Any:
         found = expression.xreplace(self._values)
         return int(found) if found.is_integer else float(found)

@@ -130,10 +130,20 @@ class Sizes:
             )
         )
 
-    def checked(self) -> list[Assumed]:
-        """All that the recording relies on so far, which each call checks from now on."""
-        self.num_checked = len(self._found)
-        return self.assumed()
+    def newly_checked(self) -> list[Assumed]:
+        """All that is relied on so far and no call checks yet; each call does from now on."""
+        before, self.num_checked = max(self.num_checked, 0), len(self._found)
+        known = self.assumed(0, before)
+        return [one for one in self.assumed(before) if one not in known]
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """While a program is compiled, to which whatever is assumed is due."""
+        here, self.here = self.here, lambda: "compiled so"
+        try:
+            yield
+        finally:
+            self.here = here
 
     def refuse_late(self) -> None:
         """Refuse what was assumed after the checks of a call were written."""
