@@ -517,14 +517,6 @@ def test_a_compiling_backend_says_that_it_makes_a_program_for_each_size():
         fg.compile(lambda x: x * 2, backend=lambda graph, name: graph, dynamic=True)
 
 
-def test_a_cache_says_why_it_has_no_such_program(tmp_path):
-    f = compiled(lambda x: x * 2, cache=tmp_path)
-    f(torch.ones(3))
-    f(torch.ones(4))
-    assert num_captures(f) == 1
-    assert "not kept, since sizes vary" in str(fg.explain(f))
-
-
 def test_a_saved_program_serves_all_sizes(tmp_path):
     module = Scales()
     f = compiled(module)

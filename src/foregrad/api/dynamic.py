@@ -18,9 +18,6 @@ from foregrad.torch_private.pytree import tree_flatten
 if TYPE_CHECKING:
     from foregrad.record.symbols.dimensions import Assumed, Dimensions, Sizes, Symbol
 
-#: Why a cache has nothing of such a capture.
-NOT_KEPT = "it is not kept, since sizes vary in it"
-
 Shape = tuple[int, ...]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
 
@@ -49,10 +46,10 @@ class Dynamic:
         dims = {} if look.rest in self._fixed else _varying(self._choice, look, self._looks)
         return SizePlan(look, dims, failed[-1] if failed else None)
 
-    def add(self, plan: SizePlan, conditions: Conditions | None = None, refusal: str = "") -> None:
+    def add(self, plan: SizePlan, conditions: Conditions | KeptConditions | None = None, refusal: str = "") -> None:
         """Take note of a capture; `refusal` is why no size varies in it, though some should."""
         self._looks.append(plan.look)
-        if conditions is not None:
+        if isinstance(conditions, Conditions):
             self._conditions.append((plan.look, conditions))
         if refusal:
             self._give_up(plan, refusal)
@@ -146,6 +143,12 @@ class Conditions:
     assumed: tuple[Assumed, ...]
     checks: tuple[Callable[[Dims], Any], ...]
 
+    @property
+    def dims(self) -> Dimensions:
+        """Which dimensions vary, by the name of the argument."""
+        names = dict.fromkeys(symbol.name for symbol in self.symbols)
+        return {name: tuple(one.dim for one in self.symbols if one.name == name) for name in names}
+
     @staticmethod
     def of(sizes: Sizes) -> Conditions:
         assumed = tuple(sizes.assumed())
@@ -168,6 +171,24 @@ class Conditions:
         """What varies, and under which conditions."""
         names = ", ".join(symbol.words for symbol in self.symbols)
         return [f"{names} may vary", *(f"as long as {one.text} ({one.line})" for one in self.assumed)]
+
+
+@dataclass(frozen=True)
+class KeptConditions:
+    """The same of a capture that was found in a cache, in words, and what varies in it."""
+
+    said: tuple[str, ...]
+    dims: Dimensions
+
+    def lines(self) -> list[str]:
+        return list(self.said)
+
+
+def of_any_size(args: Any, kwargs: Any) -> frozenset[int]:
+    """The ids of tensors among the arguments of which sizes may vary in a program that is looked for in a cache."""
+    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if type(leaf) is torch.Tensor]
+    plain = [t for t in tensors if t.layout is torch.strided and t.device.type == "cpu" and t.is_contiguous()]
+    return frozenset(id(one) for one in plain if any(size > 1 for size in one.shape))
 
 
 def _holds(check: Callable[[Dims], Any], dims: Dims) -> bool:

@@ -131,8 +131,8 @@ class Step(Compiled):
     def _state(self) -> tuple[Any, ...]:
         return self.state
 
-    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
-        found = super()._sources(args, kwargs)
+    def _sources(self, args: Any, kwargs: Any, of_any_size: frozenset[int] = frozenset()) -> Sources | None:
+        found = super()._sources(args, kwargs, of_any_size)
         modules = [one for one in self.state if isinstance(one, torch.nn.Module)]
         leaves = [t for t in self.state if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
         if found is None or not any(map(has_hidden_hooks, leaves)):

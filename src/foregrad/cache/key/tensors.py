@@ -58,6 +58,9 @@ def _looks(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) 
 
 
 def spec_text(walk: KeyWalk, tensor: torch.Tensor) -> str:
+    if id(tensor) in walk.of_any_size:
+        shape = ", ".join("any" if size > 1 else str(size) for size in tensor.shape)
+        return f"{dtype_text(tensor.dtype)}[{shape}]"
     text = _looks(tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else (), tensor.dtype)
     return text if tensor.device.type == "cpu" else f"{text} {walk.device(tensor.device)}"
 

@@ -47,6 +47,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Series": ("backends.kernels.call_sequence", ("run", "addresses", "table")),
     "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
     "SharedPiece": ("runtime.questions", ("run", "gives", "look")),
+    "SizeSpec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad", "size")),
     "Spec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 
