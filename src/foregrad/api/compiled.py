@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from foregrad.cache.format.keys import Signer
     from foregrad.cache.serialize.lookup import Lookup
     from foregrad.record.questions import Question
-    from foregrad.record.symbols.dimensions import Dimensions
+    from foregrad.record.symbols.varying import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.compiled_stage import CompiledStage
     from foregrad.runtime.questions import Known, SharedPieces
@@ -75,6 +75,7 @@ class Compiled(WarmStarts):
         self._wrong: dict[str, CaptureOrigin] = {}  # keys whose entries hold another program
         self._answers: Sequence[Question] | None = None  # what Python is told, where arguments have no data
         self._asking: frozenset[Callable[..., Any]] = frozenset()  # calls that are chosen by what the data are
+        self._of_any_size: frozenset[Callable[..., Any]] = frozenset()  # calls in whose programs sizes vary
         self._shared_pieces: SharedPieces = {}
         self._num_calls: weakref.WeakKeyDictionary[Callable[[Any, Any], Any], int] = weakref.WeakKeyDictionary()
         self._as_it_is: set[Any] = set()  # what arguments look like for which the function itself runs
@@ -220,11 +221,15 @@ class Compiled(WarmStarts):
             self._as_it_is.add(look_of(args, kwargs, into_objects=True))
 
     def _add(self, made: Capture) -> None:
-        """Have a capture for later calls, unless what the function read has changed by its own doing."""
+        """Have a capture for later calls, unless what the function read has changed by its own doing. Programs for some
+        sizes alone are tried before those for any: they are quicker."""
         if made.questions and not made.once:
             self._asking |= {made.call}
+        if made.conditions is not None:
+            self._of_any_size |= {made.call}
         if not made.once:
-            self._calls = (made.call, *self._calls)
+            calls = (made.call, *self._calls)
+            self._calls = tuple(sorted(calls, key=lambda call: call in self._of_any_size))
         self.captures = with_another(self.captures, made)
 
     # -- capturing --------------------------------------------------------------------------------------

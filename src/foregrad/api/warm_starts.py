@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from foregrad.api.dynamic import KeptConditions
     from foregrad.record.python.side_effects import Change
     from foregrad.record.questions import Question
-    from foregrad.record.symbols.dimensions import Dimensions
+    from foregrad.record.symbols.varying import Dimensions
     from foregrad.runtime.compiled_stage import CompiledStage
 
 
@@ -83,7 +83,8 @@ class WarmStarts:
 
     def _in_key(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {one: getattr(self.options, one) for one in ("dynamic", "questions", "python")}
+        found = {one: getattr(self.options, one) for one in ("questions", "python")}
+        return {"dynamic": str(self.options.dynamic), **found}
 
     def _places(self) -> StatePlaces:
         return StatePlaces(self._state(), self._target, hooks=True)
@@ -138,7 +139,7 @@ class WarmStarts:
         about = found.about
         fresh._answers = questions = questions_of(about["questions"])
         again.expected = about["contents"]
-        dims.update({str(name): tuple(map(int, found)) for name, found in about["dims"].items()})
+        dims.update(_dims_from_json(about["dims"]))
         if about["slow"]:
             from foregrad.runtime.fallback_warnings import warn_of_slow_parts
 
@@ -273,7 +274,7 @@ class WarmStarts:
             "does": [[change.name, change.what] for change in made.does],
             "fixed": made.fixed,
             "questions": questions_to_json(made.questions),
-            "dims": {} if made.conditions is None else {k: list(v) for k, v in made.conditions.dims.items()},
+            "dims": _dims_to_json({} if made.conditions is None else made.conditions.dims),
             "conditions": [] if made.conditions is None else made.conditions.lines(),
         }
         assert made.program_key is not None
@@ -333,6 +334,18 @@ def _digest_of_sizes(made: Capture) -> str:
         return ""
     told = [*made.conditions.lines(), made.contents]
     return hashlib.sha256("\n".join(told).encode()).hexdigest()
+
+
+def _dims_to_json(dims: Dimensions) -> dict[str, Any]:
+    return {name: [one.as_json() for one in found] for name, found in dims.items()}
+
+
+def _dims_from_json(data: dict[str, Any]) -> Dimensions:
+    if not data:
+        return {}
+    from foregrad.record.symbols.varying import Varying
+
+    return {name: tuple(map(Varying.from_json, found)) for name, found in data.items()}
 
 
 def _kept_conditions(said: tuple[str, ...], dims: Dimensions) -> KeptConditions | None:

@@ -301,7 +301,7 @@ class CompiledStage:
     def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:
         if known is not None:
             return lambda: known
-        with nullcontext() if self.sizes is None else self.sizes.compiling():
+        with nullcontext() if self.sizes is None else self.sizes.because("compiled so"):
             return start(self._way.backend, graph, name)
 
     def _start_backward(

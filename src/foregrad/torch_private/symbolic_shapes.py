@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
 from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.size import Formula, Size
@@ -83,10 +85,16 @@ class Shapes:
         self._sizes: dict[Any, Any] = {}
         self._positive: set[Any] = set()
 
-    def new_symbol(self, value: int, code: str, text: str, words: str) -> torch.SymInt:
-        """A symbol for a dimension of this size: its name in generated code, in listings, and in words."""
+    def new_symbol(
+        self, value: int, code: str, text: str, words: str, least: int = 2, most: int | None = None
+    ) -> torch.SymInt:
+        """A symbol for a dimension of this size: its name in generated code, in listings, and in words. Within which
+        bounds its size is, is for others to check."""
         source = _Dimension(text)
         symbol = self._environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        # No tensor has as many elements as there are numbers.
+        bounds = ValueRanges(max(2, least), sys.maxsize - 1 if most is None else most)
+        self._environment.var_to_range[symbol] = bounds
         self._code[symbol.name], self._text[symbol.name], self._words[symbol.name] = code, text, words
         self._values[symbol] = sympy.Integer(value)
         found: Any = self._environment.create_symintnode(symbol, hint=value, source=source)
