@@ -166,6 +166,22 @@ def test_images_of_many_sizes_and_a_smaller_last_batch():
 
 
 @pytest.mark.slow
+def test_strides_of_convolutions_that_halve_images():
+    """A size such as `(1 + (n - 1) // 2) ** 2` is divided by its root: a sum of powers could not be."""
+    torch.manual_seed(0)
+    norm, last = nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3, stride=2, padding=1, bias=False)
+    net = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1), norm, nn.ReLU(), last)
+    f = compiled(net, None)
+    for side in (16, 20, 32, 18):
+        x = torch.randn(2, 3, side, side)
+        losses = [call(x).mean((2, 3)).square().sum() for call in (f, net)]
+        found, expected = (torch.autograd.grad(loss, [*net.parameters()]) for loss in losses)
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-4)
+    assert num_captures(f) == 2, fg.explain(f)
+
+
+@pytest.mark.slow
 def test_a_loop_with_padded_batches_of_40_lengths():
     torch.manual_seed(0)
     reference, model = Classifier(), Classifier()

@@ -38,6 +38,10 @@ SUBJECTS = {
 }
 
 
+#: The same with `--dynamic`.
+DYNAMIC = {"foregrad": judge.foregrad_dynamic, "foregrad-default": judge.foregrad_default_dynamic}
+
+
 def main() -> int:
     options = _parse()
     console = Console()
@@ -63,7 +67,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--subject", choices=tuple(SUBJECTS), default="foregrad", help="eager checks the harness")
     parser.add_argument("--dynamic", action="store_true", help="let all sizes of arguments vary")
     parser.add_argument("--results", metavar="FILE", help="add a line of JSON for each result")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.dynamic and options.subject not in DYNAMIC:
+        parser.error(f"--dynamic is for {' and '.join(DYNAMIC)}")
+    return options
 
 
 def _sweep(title: str) -> Sweep:
@@ -85,7 +92,7 @@ def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Re
     names = sweep.names()[:: options.sample]
     if options.only:
         names = tuple(fnmatch.filter(sweep.names(), options.only))
-    compile_fn = judge.foregrad_dynamic if options.dynamic else SUBJECTS[options.subject]
+    compile_fn = DYNAMIC[options.subject] if options.dynamic else SUBJECTS[options.subject]
     run = _in_turn(sweep.title, names, compile_fn)
     if options.jobs > 1:
         run = _side_by_side(sweep.title, names, compile_fn, options.jobs)

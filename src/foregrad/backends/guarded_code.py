@@ -40,6 +40,7 @@ class Guarded:
         self.run = run
         self.graph, self.name, self.layouts = graph, name, layouts
         self.looks = looks  # the shapes and strides of these inputs, where sizes vary
+        self._fixed_looks = tuple((spec.shape, spec.stride) for _, spec in layouts)
         self.cuts = cuts  # where the graph was cut into regions
         self._is_given_by_hooks = name == "backward"
 
@@ -104,15 +105,13 @@ class Guarded:
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts, or is
         a view as the negative of what is in memory."""
-        layouts = self.layouts
-        if self.looks is not None:
-            layouts = [(i, looking(spec, look)) for (i, spec), look in zip(layouts, self.looks(*inputs), strict=True)]
+        looks = self._fixed_looks if self.looks is None else self.looks(*inputs)
         try:
-            for place, spec in layouts:
-                check_layout(inputs[place], spec.shape, spec.stride)
+            for (place, _), (shape, stride) in zip(self.layouts, looks, strict=True):
+                check_layout(inputs[place], shape, stride)
                 assert not inputs[place].is_neg()
         except AssertionError:
-            specs = dict(layouts)
+            specs = {i: looking(spec, look) for (i, spec), look in zip(self.layouts, looks, strict=True)}
             return [_fit(value, specs[i]) if i in specs else value for i, value in enumerate(inputs)]
         return inputs
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +11,7 @@ import torch
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
 from torch.utils._sympy.value_ranges import ValueRanges
 
@@ -83,6 +83,7 @@ class Shapes:
         self._words: dict[str, str] = {}
         self._values: dict[Any, Any] = {}
         self._sizes: dict[Any, Any] = {}
+        self._factored: dict[Any, Any] = {}
         self._positive: set[Any] = set()
 
     def new_symbol(
@@ -93,7 +94,7 @@ class Shapes:
         source = _Dimension(text)
         symbol = self._environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
         # No tensor has as many elements as there are numbers.
-        bounds = ValueRanges(max(2, least), sys.maxsize - 1 if most is None else most)
+        bounds = ValueRanges(max(2, least), int_oo if most is None else most)
         self._environment.var_to_range[symbol] = bounds
         self._code[symbol.name], self._text[symbol.name], self._words[symbol.name] = code, text, words
         self._values[symbol] = sympy.Integer(value)
@@ -128,7 +129,10 @@ class Shapes:
         return bool(self._environment.replacements) and sympy.expand(replace(one.expression) - replace(expression)) == 0
 
     def symint(self, expression: Any) -> torch.SymInt:
-        found: Any = self._environment.create_symintnode(expression, hint=self.value_of(expression))
+        """In factors, as torch has it: of a sum it does not see that it can be divided by one of them."""
+        if expression not in self._factored:
+            self._factored[expression] = sympy.factor(expression)
+        found: Any = self._environment.create_symintnode(self._factored[expression], hint=self.value_of(expression))
         return found
 
     def symbols_of(self, expression: Any) -> tuple[Size, ...]:
