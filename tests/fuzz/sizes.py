@@ -185,6 +185,7 @@ def run(seeds: range, backend: str) -> dict[int, str]:
             why = f"{type(error).__name__}: {error}"
         if why is not None:
             found[seed] = why
+            print(f"seed {seed}: {why}", file=sys.stderr, flush=True)
     return found
 
 
