@@ -106,6 +106,7 @@ try-torch: $(STAMP)
 conformance: $(STAMP)
 	$(PY) -m tests.conformance all
 	$(PY) -m tests.conformance all --dynamic
+	$(PY) -m tests.conformance all --dynamic --subject foregrad-default --sample 9
 	$(PY) -m tests.fuzz --count 8000
 	$(PY) -m tests.keep.fuzz --count 50000
 	$(PY) -m tests.attacks --count 100000 --jobs $(WORKERS)
@@ -123,6 +124,9 @@ conformance: $(STAMP)
 	$(PY) -m tests.fuzz --about draws --count 4000
 	$(PY) -m tests.fuzz --about questions --count 2000
 	$(PY) -m tests.fuzz --about questions --count 40 --against inductor
+	$(PY) -m tests.fuzz --count 400 --against dynamic-inductor
+	$(PY) -m tests.fuzz.sizes --count 1000 --backend eager
+	$(PY) -m tests.fuzz.sizes --count 300
 	$(PY) tests/backends/first_thing.py all
 
 # Their own requirements name torch without a version, and torchvision has no wheel for the CPU: none of these is followed.
@@ -144,6 +148,7 @@ bench: $(STAMP)
 	$(PY) benchmarks/capture.py
 	$(PY) benchmarks/call.py
 	$(PY) benchmarks/questions.py
+	$(PY) benchmarks/sizes.py
 	$(PY) benchmarks/step.py
 	$(PY) benchmarks/saved.py
 

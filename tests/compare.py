@@ -72,8 +72,12 @@ def some_compiled(names: Iterable[str], *chosen: str) -> list[Any]:
     return [pytest.param(name, marks=also_compiled) if name in chosen else name for name in names]
 
 
+#: Whether all sizes of arguments vary where a test does not say which.
+DYNAMIC = {"dynamic": True} if os.environ.get("FOREGRAD_TEST_DYNAMIC") else {}
+
+
 def compiled(target: Any, **options: Any) -> Any:
-    return fg.compile(target, backend=BACKEND, **options)
+    return fg.compile(target, **{"backend": BACKEND, **DYNAMIC, **options})
 
 
 def assert_same(

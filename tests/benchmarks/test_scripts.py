@@ -30,6 +30,12 @@ def test_a_question_is_timed():
     ]
 
 
+def test_sizes_that_vary_are_timed_and_equal_eager():
+    first, *steps = table(run("sizes.py", "--only", "gpt-lengths", "--lengths", "3", "--timed", "1"))
+    assert [cell.strip() for cell in first.split("│")][1:5:3] == ["eager", "0e+00"]
+    assert [cell.strip() for cell in steps[0].split("│")][1:5:3] == ["foregrad", "0e+00"]
+
+
 @pytest.mark.slow
 def test_a_cold_start_is_timed_and_its_figures_are_kept(tmp_path: Path):
     figures = tmp_path / "cold.json"

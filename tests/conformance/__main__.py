@@ -39,6 +39,10 @@ SUBJECTS = {
 }
 
 
+#: The same with `--dynamic`.
+DYNAMIC = {"foregrad": judge.foregrad_dynamic, "foregrad-default": judge.foregrad_default_dynamic}
+
+
 def main() -> int:
     options = _parse()
     console = Console()
@@ -66,7 +70,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument(
         "--results", metavar="FILE", help="add a line of JSON for each; names that have one are left out"
     )
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.dynamic and options.subject not in DYNAMIC:
+        parser.error(f"--dynamic is for {' and '.join(DYNAMIC)}")
+    return options
 
 
 def _sweep(title: str) -> Sweep:
@@ -88,7 +95,7 @@ def _run(sweep: Sweep, options: argparse.Namespace, console: Console) -> list[Re
     names = sweep.names()[:: options.sample]
     if options.only:
         names = tuple(fnmatch.filter(sweep.names(), options.only))
-    compile_fn = judge.foregrad_dynamic if options.dynamic else SUBJECTS[options.subject]
+    compile_fn = DYNAMIC[options.subject] if options.dynamic else SUBJECTS[options.subject]
     known = _known(options.results)
     names = tuple(name for name in names if name not in known)
     run = _in_turn(sweep.title, names, compile_fn)

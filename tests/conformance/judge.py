@@ -100,6 +100,14 @@ def foregrad_default(target: Any) -> Any:
     return fg.compile(target)
 
 
+def foregrad_default_dynamic(target: Any) -> Any:
+    """All sizes of arguments vary, where they can, with the backend that users get."""
+    import foregrad as fg
+
+    DYNAMIC.append(fg.compile(target, dynamic=True, cache=False))
+    return DYNAMIC[-1]
+
+
 def torch_fullgraph(target: Any) -> Any:
     """torch.compile that may not break the graph, without a compiler: what counts is what can be captured."""
     return _torch_compile(target, fullgraph=True)
@@ -117,7 +125,7 @@ def _torch_compile(target: Any, *, fullgraph: bool) -> Any:
     return torch.compile(target, backend="aot_eager", fullgraph=fullgraph)
 
 
-ROUNDING = (foregrad_default, torch_fullgraph, torch_default)
+ROUNDING = (foregrad_default, foregrad_default_dynamic, torch_fullgraph, torch_default)
 """These may round otherwise than eager, and return results in other layouts."""
 MAY_RUN_AGAIN = (eager, torch_fullgraph, torch_default)
 """For these a call may enter the Python code that was captured."""

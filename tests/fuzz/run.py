@@ -83,6 +83,16 @@ def with_inductor(candidate: FuzzProgram) -> str | None:
     return check(candidate, compiled, (fg.CaptureError,), is_bitwise=False)
 
 
+def with_sizes_that_vary_in_loops(candidate: FuzzProgram) -> str | None:
+    """The same, with all sizes of arguments as inputs of the compiled code."""
+    import foregrad as fg
+
+    def compiled(fn: Callable) -> Callable:
+        return fg.compile(fn, backend="inductor", dynamic=True, cache=False, progress=False)
+
+    return check(candidate, compiled, (fg.CaptureError,), is_bitwise=False)
+
+
 def with_torch(candidate: FuzzProgram) -> str | None:
     """torch's own ahead-of-time layer, to see the fuzzer find known differences."""
     from functorch.compile import aot_function, nop
@@ -99,6 +109,7 @@ TARGETS: dict[str, Callable[[FuzzProgram], str | None]] = {
     "foregrad": with_foregrad,
     "dynamic": with_sizes_that_vary,
     "inductor": with_inductor,
+    "dynamic-inductor": with_sizes_that_vary_in_loops,
     "torch": with_torch,
     "itself": with_itself,
 }

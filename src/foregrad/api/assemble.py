@@ -50,7 +50,7 @@ def make_capture(
     sizes = captured.stage.recording.sizes
     source = Source(has_sizes=sizes is not None)
     source.namespace["MISS"] = MISS
-    with claimed_halves(options.cache, program, options, origin) as halves:
+    with claimed_halves(options.cache, program, options, origin, has_sizes=sizes is not None) as halves:
         known = ", known=None" if program.calling.questions else ""
         with source.block(f"def call(args, kwargs{known}):"):
             guards = GuardWriter(assumptions_of(captured, program, *captured.given.tree), source)
@@ -60,9 +60,10 @@ def make_capture(
                 program,
                 options,
                 (halves.forward, halves.backward),
-                partial(_claimed, options, origin),
+                partial(_claimed, options, origin, sizes is not None),
                 shared,
             )
+            guards.check_sizes()
             slots = [store.slot for store in captured.stage.stored]
             CallWriter(compiled, slots, guards.bound).write(source, grad_enabled=torch.is_grad_enabled())
         halves.keep(compiled.run_forward, compiled.own_backward)
@@ -113,9 +114,11 @@ def _not_kept(captured: Captured) -> str:
     return "it takes objects with tensors" if captured.given.opened else ""
 
 
-def _claimed(options: Options, origin: CaptureOrigin, program: Program) -> AbstractContextManager[CompiledHalves]:
+def _claimed(
+    options: Options, origin: CaptureOrigin, has_sizes: bool, program: Program
+) -> AbstractContextManager[CompiledHalves]:
     """The halves of a program of a capture whose backward is asked for later."""
-    return claimed_halves(options.cache, program, options, origin)
+    return claimed_halves(options.cache, program, options, origin, has_sizes=has_sizes)
 
 
 def _checks_overlap(program: Program, trace: Trace) -> bool:

@@ -54,9 +54,10 @@ from foregrad.record.refusals import (
 )
 from foregrad.record.results import find_results
 from foregrad.record.stage import Stage
-from foregrad.record.symbols.dimensions import Dimensions, Sizes
+from foregrad.record.symbols.dimensions import Sizes
 from foregrad.record.symbols.numbers import Expression, ValueNeeded
 from foregrad.record.symbols.scalar_state import Mirror
+from foregrad.record.symbols.varying import Dimensions
 from foregrad.record.trace import Trace
 from foregrad.record.tracebacks import readable
 from foregrad.record.user_objects import UserObjects

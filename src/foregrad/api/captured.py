@@ -17,7 +17,7 @@ from foregrad.runtime.autograd_function import has_nodes
 from foregrad.runtime.sentinels import PYTHON
 
 if TYPE_CHECKING:
-    from foregrad.api.dynamic import Conditions
+    from foregrad.api.dynamic import Conditions, KeptConditions
     from foregrad.program.program import Program
     from foregrad.record.python.executed_code import Reads
     from foregrad.record.python.side_effects import Change
@@ -42,7 +42,7 @@ class Capture:
     cut: Callable[[], None]  # its programs off from the user's objects
     sources: Sources | None = None  # what it was looked for by
     program_key: Key | None = None
-    conditions: Conditions | None = None  # where sizes vary
+    conditions: Conditions | KeptConditions | None = None  # where sizes vary
     does: tuple[Change, ...] = ()  # in Python, and the program does not
     fixed: str = ""  # why its sizes do not vary, though some should
     not_kept: str = ""  # why no file can hold it: it changes what it is given, say

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
 from foregrad.api.compiled import Compiled
 from foregrad.api.compiled_module import compile_module
-from foregrad.api.options import Choice, options_of, refuse_keywords
+from foregrad.api.options import options_of, refuse_keywords
 from foregrad.backends.backend import Backend
 from foregrad.cache.store.cache import Cache
 from foregrad.runtime.options import Pass
@@ -23,7 +23,7 @@ def compile(
     passes: Sequence[Pass] = (),
     rng: str = "eager",
     regions: str = "auto",
-    dynamic: Choice = None,
+    dynamic: bool | Mapping[str, Any] | None = None,
     questions: str = "tree",
     python: str = "warn",
     refused: str = "error",
@@ -44,7 +44,7 @@ def compile(
     doing; `progress=False` is quiet.
 
     `dynamic` says which sizes of arguments vary, so that one program serves them all: None those that have changed
-    since the first capture, True all, False none, or `{"tokens": (1,)}` these dimensions by the name of the argument.
+    since the first capture, True all, False none, `{"tokens": (1,)}` or `{"tokens": {1: (2, 4096)}}` these dimensions.
 
     `questions="tree"` lets Python ask the data (`if mask.all():`, `.item()`, `x[x > 0]`): each call computes what is
     asked and goes on with the program for that answer, and an answer not seen before is captured. "error" refuses it.

@@ -42,8 +42,9 @@ if TYPE_CHECKING:
     from foregrad.api.varying_numbers import VaryingNumbers
     from foregrad.api.verify_call import Verification
     from foregrad.cache.format.keys import Signer
+    from foregrad.cache.serialize.lookup import Lookup
     from foregrad.record.questions import Question
-    from foregrad.record.symbols.dimensions import Dimensions
+    from foregrad.record.symbols.varying import Dimensions
     from foregrad.regions.regions import Regions
     from foregrad.runtime.compiled_stage import CompiledStage
     from foregrad.runtime.questions import Known, SharedPieces
@@ -74,6 +75,7 @@ class Compiled(WarmStarts):
         self._wrong: dict[str, CaptureOrigin] = {}  # keys whose entries hold another program
         self._answers: Sequence[Question] | None = None  # what Python is told, where arguments have no data
         self._asking: frozenset[Callable[..., Any]] = frozenset()  # calls that are chosen by what the data are
+        self._of_any_size: frozenset[Callable[..., Any]] = frozenset()  # calls in whose programs sizes vary
         self._shared_pieces: SharedPieces = {}
         self._num_calls: weakref.WeakKeyDictionary[Callable[[Any, Any], Any], int] = weakref.WeakKeyDictionary()
         self._as_it_is: set[Any] = set()  # what arguments look like for which the function itself runs
@@ -155,24 +157,17 @@ class Compiled(WarmStarts):
             warn_of_many(self.name, [made.reason for made in self.captures if not made.questions], self._advice)
             with undivided():
                 lookup = self._lookup(args, kwargs)
-                candidates = self._candidates(lookup)
-                found = self._find(lookup, candidates, args, kwargs)
-            missed: CaptureOrigin | None = None
-            while isinstance(found, Capture):
-                result = found.call(args, kwargs)
-                if result is not MISS:
-                    self._add(found)
-                    self._num_calls[found.call] = 1
-                    self._tell_again(found, args, kwargs)
-                    return result
-                self._passed_over.add(found.call)
-                missed = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
+            result, origin = self._run_found(lookup, args, kwargs)
+            if result is MISS:
                 with undivided():
-                    found = self._find(lookup, candidates, args, kwargs)
-            found = missed or found
+                    of_any_size = self._lookup_of_any_size(args, kwargs)
+                if of_any_size is not None:
+                    result, _ = self._run_found(of_any_size, args, kwargs)
+            if result is not MISS:
+                return result
             with undivided():
-                made = self._best_capture(args, kwargs, found)
-                made, to_keep = self._to_keep(lookup, made)
+                made = self._best_capture(args, kwargs, origin)
+                made, to_keep = self._to_keep(lookup if made.conditions is None else of_any_size, made)
             self._add(made)
             self._count_answers(made, args, kwargs)
         result = made.call(args, kwargs)
@@ -195,6 +190,27 @@ class Compiled(WarmStarts):
             made.stage.on_backward = self._later(to_keep)
         return result
 
+    def _run_found(self, lookup: Lookup | None, args: Any, kwargs: Any) -> tuple[Any, CaptureOrigin]:
+        """The result of a call that is in the cache; MISS where there is none, and why."""
+        with undivided():
+            candidates = self._candidates(lookup)
+            found = self._find(lookup, candidates, args, kwargs)
+        missed: CaptureOrigin | None = None
+        while isinstance(found, Capture):
+            result = found.call(args, kwargs)
+            if result is not MISS:
+                self._add(found)
+                self._num_calls[found.call] = 1
+                self._tell_again(found, args, kwargs)
+                if self.options.dynamic is not False:
+                    self._dynamic.add(self._dynamic.plan(self._target, args, kwargs))
+                return result, found.origin
+            self._passed_over.add(found.call)
+            missed = replace(found.origin, how=CAPTURED, where="", reasons=("a guard of the entry fails",))
+            with undivided():
+                found = self._find(lookup, candidates, args, kwargs)
+        return MISS, missed or found
+
     def _count_answers(self, made: Capture, args: Any, kwargs: Any) -> None:
         """Give up on arguments like these where one question has got too many answers, and say so once."""
         line = question_of_many(made.questions, [one.questions for one in self.captures])
@@ -205,11 +221,15 @@ class Compiled(WarmStarts):
             self._as_it_is.add(look_of(args, kwargs, into_objects=True))
 
     def _add(self, made: Capture) -> None:
-        """Have a capture for later calls, unless what the function read has changed by its own doing."""
+        """Have a capture for later calls, unless what the function read has changed by its own doing. Programs for some
+        sizes alone are tried before those for any: they are quicker."""
         if made.questions and not made.once:
             self._asking |= {made.call}
+        if made.conditions is not None:
+            self._of_any_size |= {made.call}
         if not made.once:
-            self._calls = (made.call, *self._calls)
+            calls = (made.call, *self._calls)
+            self._calls = tuple(sorted(calls, key=lambda call: call in self._of_any_size))
         self.captures = with_another(self.captures, made)
 
     # -- capturing --------------------------------------------------------------------------------------
@@ -232,16 +252,10 @@ class Compiled(WarmStarts):
         """A capture with sizes that vary where they shall and can, else one for these sizes alone."""
         if self.options.dynamic is False:
             return self._new_capture(args, kwargs, self.options, origin)
-        from foregrad.api.dynamic import NOT_KEPT
-
         plan, made, refusal = self._dynamic.plan(self._target, args, kwargs), None, ""
         if plan.dims:
             try:
-                options = replace(self.options, cache=None)
-                found = (
-                    replace(origin, reasons=(*origin.reasons, NOT_KEPT)) if self.options.cache is not None else origin
-                )
-                made = self._new_capture(args, kwargs, options, found, plan.dims)
+                made = self._new_capture(args, kwargs, self.options, origin, plan.dims)
             except Exception as error:  # noqa: BLE001  what the function itself raises, it raises below
                 refusal = str(error) or type(error).__name__
         made = made or self._new_capture(args, kwargs, self.options, origin)

@@ -22,7 +22,7 @@ from foregrad.runtime.options import Options
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
-    from foregrad.record.symbols.dimensions import Dimensions
+    from foregrad.record.symbols.varying import Dimensions
 
 #: What a compiled module has beside everything that its module has.
 _OF_COMPILED = ("captures", "origin", "regions", "save", "timings", "verify")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,14 +12,13 @@ import torch
 from foregrad.api.options import Choice
 from foregrad.record.lift.argument_objects import opened_arguments
 from foregrad.record.lift.arguments import argument_names, bind_arguments, named_leaves
+from foregrad.record.symbols.varying import Dimensions, Varying
 from foregrad.runtime.size_formulas import Dims, formulas
+from foregrad.torch_private.marks import NOTHING, Marked, marks_of
 from foregrad.torch_private.pytree import tree_flatten
 
 if TYPE_CHECKING:
-    from foregrad.record.symbols.dimensions import Assumed, Dimensions, Sizes, Symbol
-
-#: Why a cache has nothing of such a capture.
-NOT_KEPT = "it is not kept, since sizes vary in it"
+    from foregrad.record.symbols.dimensions import Assumed, Sizes, Symbol
 
 Shape = tuple[int, ...]
 _PLAIN = (bool, int, float, complex, str, type(None), torch.dtype, torch.device)
@@ -49,10 +48,10 @@ class Dynamic:
         dims = {} if look.rest in self._fixed else _varying(self._choice, look, self._looks)
         return SizePlan(look, dims, failed[-1] if failed else None)
 
-    def add(self, plan: SizePlan, conditions: Conditions | None = None, refusal: str = "") -> None:
+    def add(self, plan: SizePlan, conditions: Conditions | KeptConditions | None = None, refusal: str = "") -> None:
         """Take note of a capture; `refusal` is why no size varies in it, though some should."""
         self._looks.append(plan.look)
-        if conditions is not None:
+        if isinstance(conditions, Conditions):
             self._conditions.append((plan.look, conditions))
         if refusal:
             self._give_up(plan, refusal)
@@ -77,6 +76,7 @@ class CallShapes:
     shapes: dict[str, Shape]
     rest: Hashable
     again: dict[str, str] = field(default_factory=dict)  # places of tensors given before, and the names of these
+    marks: dict[str, Marked] = field(default_factory=dict)  # what is said on the tensors themselves
 
     @staticmethod
     def of(target: Any, args: Any, kwargs: Any) -> CallShapes:
@@ -84,11 +84,13 @@ class CallShapes:
         names = argument_names(arguments)
         shapes: dict[str, Shape] = {}
         again: dict[str, str] = {}
+        marks: dict[str, Marked] = {}
         rest: list[Hashable] = [torch.is_grad_enabled(), str(tree_flatten(arguments)[1])]
         for name, leaf in named_leaves(arguments):
             if isinstance(leaf, torch.Tensor):
                 first = names[id(leaf)]
                 shapes[first] = tuple(leaf.shape)
+                marks[first] = marks_of(leaf)
                 rest.append((first, leaf.dtype, leaf.dim(), leaf.requires_grad))
                 if name != first:
                     again[name] = first
@@ -96,7 +98,7 @@ class CallShapes:
                 rest.append((type(leaf), ...))
             else:
                 rest.append((type(leaf), leaf) if isinstance(leaf, _PLAIN) else (type(leaf), id(leaf)))
-        return CallShapes(shapes, tuple(rest), again)
+        return CallShapes(shapes, tuple(rest), again, marks)
 
 
 def _varying(choice: Choice, look: CallShapes, before: list[CallShapes]) -> Dimensions:
@@ -104,20 +106,43 @@ def _varying(choice: Choice, look: CallShapes, before: list[CallShapes]) -> Dime
     if choice is False:
         return {}
     if isinstance(choice, Mapping):
-        return _named(choice, look.shapes, look.again)
+        return _marked(_named(choice, look.shapes, look.again), look)
     if choice is True:
-        found = {name: tuple(range(len(shape))) for name, shape in look.shapes.items()}
-    else:
-        alike = [one.shapes for one in before if one.rest == look.rest]
-        found = {
-            name: tuple(dim for dim, size in enumerate(shape) if any(one[name][dim] != size for one in alike))
-            for name, shape in look.shapes.items()
+        return _marked({name: tuple(map(Varying, range(len(shape)))) for name, shape in look.shapes.items()}, look)
+    alike = [one.shapes for one in before if one.rest == look.rest]
+    seen = {
+        (name, dim): tuple(shapes[name][dim] for shapes in (*alike, look.shapes))
+        for name, shape in look.shapes.items()
+        for dim in range(len(shape))
+    }
+    first: dict[tuple[int, ...], tuple[str, int]] = {}
+    found: dict[str, list[Varying]] = {}
+    for (name, dim), sizes in seen.items():
+        if len(set(sizes)) > 1:
+            other = first.setdefault(sizes, (name, dim))
+            found.setdefault(name, []).append(Varying(dim, same_as=other if other != (name, dim) else None))
+    return _marked({name: tuple(dims) for name, dims in found.items()}, look)
+
+
+def _marked(found: Dimensions, look: CallShapes) -> Dimensions:
+    """With what is marked on the tensors themselves, and without the sizes that are not allowed."""
+    kept: Dimensions = {}
+    for name, shape in look.shapes.items():
+        marked = look.marks.get(name, NOTHING)
+        dims = {one.dim: one for one in found.get(name, ()) if one.dim not in marked.fixed}
+        dims |= {
+            dim: Varying(dim, max(2, least or 2), most)
+            for dim, least, most in marked.varying
+            if dim not in marked.fixed
         }
-    return _varied(found, look.shapes)
+        allowed = tuple(one for _, one in sorted(dims.items()) if one.allows(shape[one.dim]))
+        if allowed:
+            kept[name] = allowed
+    return kept
 
 
-def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape], again: dict[str, str]) -> Dimensions:
-    dims_of: dict[str, tuple[int, ...]] = {}
+def _named(choice: Dimensions, shapes: dict[str, Shape], again: dict[str, str]) -> Dimensions:
+    dims_of: Dimensions = {}
     for name, dims in choice.items():
         first = again.get(name, name)
         dims_of[first] = (*dims_of.get(first, ()), *dims)
@@ -125,17 +150,14 @@ def _named(choice: Mapping[str, tuple[int, ...]], shapes: dict[str, Shape], agai
         if name not in shapes:
             raise ValueError(f"dynamic names {name!r}; the tensors of this call are {', '.join(shapes) or 'none'}")
         rank = len(shapes[name])
-        wrong = [dim for dim in dims if not -rank <= dim < rank]
+        wrong = [one.dim for one in dims if not -rank <= one.dim < rank]
         if wrong:
             raise ValueError(f"dynamic names dimension {wrong[0]} of {name!r}, which has {rank}")
-    found = {name: tuple(dim % len(shapes[name]) for dim in of) for name, of in dims_of.items() if shapes[name]}
-    return _varied(found, shapes)
-
-
-def _varied(found: Dimensions, shapes: dict[str, Shape]) -> Dimensions:
-    """Without the sizes that behave otherwise, 0 and 1."""
-    kept = {name: tuple(dim for dim in dims if shapes[name][dim] > 1) for name, dims in found.items()}
-    return {name: dims for name, dims in kept.items() if dims}
+    return {
+        name: tuple(replace(one, dim=one.dim % len(shapes[name])) for one in of)
+        for name, of in dims_of.items()
+        if shapes[name]
+    }
 
 
 @dataclass(frozen=True)
@@ -145,11 +167,14 @@ class Conditions:
     symbols: tuple[Symbol, ...]
     assumed: tuple[Assumed, ...]
     checks: tuple[Callable[[Dims], Any], ...]
+    dims: Dimensions  # which dimensions vary, by the name of the argument
 
     @staticmethod
     def of(sizes: Sizes) -> Conditions:
         assumed = tuple(sizes.assumed())
-        return Conditions(tuple(sizes.symbols), assumed, tuple(formulas(sizes, one.code) for one in assumed))
+        return Conditions(
+            tuple(sizes.symbols), assumed, tuple(formulas(sizes, one.code) for one in assumed), sizes.wanted
+        )
 
     def failing(self, look: CallShapes) -> list[str]:
         """The conditions that a call does not meet, in words."""
@@ -168,6 +193,24 @@ class Conditions:
         """What varies, and under which conditions."""
         names = ", ".join(symbol.words for symbol in self.symbols)
         return [f"{names} may vary", *(f"as long as {one.text} ({one.line})" for one in self.assumed)]
+
+
+@dataclass(frozen=True)
+class KeptConditions:
+    """The same of a capture that was found in a cache, in words, and what varies in it."""
+
+    said: tuple[str, ...]
+    dims: Dimensions
+
+    def lines(self) -> list[str]:
+        return list(self.said)
+
+
+def of_any_size(args: Any, kwargs: Any) -> frozenset[int]:
+    """The ids of tensors among the arguments of which sizes may vary in a program that is looked for in a cache."""
+    tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if type(leaf) is torch.Tensor]
+    plain = [t for t in tensors if t.layout is torch.strided and t.device.type == "cpu" and t.is_contiguous()]
+    return frozenset(id(one) for one in plain if any(size > 1 for size in one.shape))
 
 
 def _holds(check: Callable[[Dims], Any], dims: Dims) -> bool:

@@ -9,13 +9,15 @@ from typing import Any
 
 from foregrad.backends.backend import Backend
 from foregrad.backends.choose import choose, passes_for
+from foregrad.backends.compiling import Inductor
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.serialize.cached_calls import cache_for
 from foregrad.cache.store.cache import Cache
+from foregrad.record.symbols.varying import Dimensions, Varying
 from foregrad.runtime.options import Options
 
 #: All dimensions, none, those that have changed (None), or these by the name of the argument.
-Choice = bool | Mapping[str, tuple[int, ...]] | None
+Choice = bool | Dimensions | None
 
 
 def options_of(
@@ -50,10 +52,28 @@ def _checked(dynamic: Any) -> Choice:
         return dynamic
     if not isinstance(dynamic, Mapping):
         raise TypeError(f'dynamic is None, True, False or {{"argument": (dimensions)}}, not a {type(dynamic).__name__}')
-    dims = {name: (found,) if isinstance(found, int) else tuple(found) for name, found in dynamic.items()}
-    if not all(isinstance(dim, int) for found in dims.values() for dim in found):
+    return {name: _dimensions(found) for name, found in dynamic.items()}
+
+
+def _dimensions(found: Any) -> tuple[Varying, ...]:
+    """Dimensions of one argument: `1`, `(0, 1)`, `{1: (2, 4096)}` with bounds, `{1: 8}` for multiples."""
+    each = found if isinstance(found, Mapping) else dict.fromkeys((found,) if isinstance(found, int) else found)
+    if not all(type(dim) is int for dim in each):
         raise TypeError("the dimensions of an argument that vary are numbers, such as (0, 1)")
-    return dims
+    return tuple(_varying(dim, said) for dim, said in each.items())
+
+
+def _varying(dim: int, said: Any) -> Varying:
+    if said is None:
+        return Varying(dim)
+    if type(said) is int and said > 0:
+        return Varying(dim, multiple=said)
+    is_pair = isinstance(said, (tuple, list)) and len(said) == 2 and type(said[0]) is int
+    if not is_pair or not (said[1] is None or (type(said[1]) is int and said[0] <= said[1])):
+        raise TypeError(
+            f"a size varies within (least, most), or is a multiple of a number, such as 8; {said!r} is neither"
+        )
+    return Varying(dim, max(2, said[0]), said[1])
 
 
 def _checked_passes(passes: Any) -> tuple[Any, ...]:
@@ -87,8 +107,8 @@ def refuse_keywords(where: str, given: Mapping[str, Any]) -> None:
 
 def _for_backend(choice: Choice, backend: Backend) -> Choice:
     """What is done with a backend: compilers make a program for each size."""
-    if backend is compile_graph:
+    if backend is compile_graph or isinstance(backend, Inductor):
         return choice
     if choice:
-        warnings.warn('sizes vary with backend="eager" alone so far; this one makes a program for each', stacklevel=4)
+        warnings.warn('sizes vary with backend="eager" and "inductor"; this one makes a program for each', stacklevel=4)
     return False

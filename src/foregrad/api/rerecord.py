@@ -19,6 +19,7 @@ from foregrad.process.forks import lock
 from foregrad.record.lift.arguments import named_leaves
 from foregrad.runtime.guards.torch_guards import example_of
 from foregrad.torch_private.autograd import has_hooks
+from foregrad.torch_private.marks import MARKS
 from foregrad.torch_private.pytree import tree_flatten, tree_unflatten
 from foregrad.torch_private.tensors import storage_key, view_base
 
@@ -66,7 +67,7 @@ def _has_more(tensor: torch.Tensor) -> str | None:
         return f"is on {tensor.device}"
     if not tensor.is_leaf:
         return "has a history"
-    if tensor.grad is not None or has_hooks(tensor) or vars(tensor):
+    if tensor.grad is not None or has_hooks(tensor) or vars(tensor).keys() - MARKS:
         return "has a gradient, hooks or attributes of its own"
     if tensor.is_conj() or tensor.is_neg() or tensor.is_inference():
         return "is conjugated, negated, or made in inference mode"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from foregrad.api.captured import Capture
 from foregrad.api.compiled import Compiled
-from foregrad.api.options import Choice, options_of, refuse_keywords
+from foregrad.api.options import options_of, refuse_keywords
 from foregrad.backends.backend import Backend
 from foregrad.backends.eager import compile_graph
 from foregrad.cache.key.sources import Sources
@@ -26,7 +26,7 @@ from foregrad.torch_private.training import tell_it_steps
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
-    from foregrad.record.symbols.dimensions import Dimensions
+    from foregrad.record.symbols.varying import Dimensions
 
 
 def step(
@@ -37,7 +37,7 @@ def step(
     regions: str = "auto",
     python: str = "warn",
     refused: str = "error",
-    dynamic: Choice = None,
+    dynamic: bool | Mapping[str, Any] | None = None,
     questions: str = "tree",
     cache: bool | str | os.PathLike[str] | Cache = True,
     progress: bool = True,
@@ -131,8 +131,8 @@ class Step(Compiled):
     def _state(self) -> tuple[Any, ...]:
         return self.state
 
-    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
-        found = super()._sources(args, kwargs)
+    def _sources(self, args: Any, kwargs: Any, of_any_size: frozenset[int] = frozenset()) -> Sources | None:
+        found = super()._sources(args, kwargs, of_any_size)
         modules = [one for one in self.state if isinstance(one, torch.nn.Module)]
         leaves = [t for t in self.state if isinstance(t, torch.Tensor)] + [p for m in modules for p in m.parameters()]
         if found is None or not any(map(has_hidden_hooks, leaves)):

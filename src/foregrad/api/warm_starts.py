@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import inspect
 import threading
 import warnings
@@ -35,9 +36,10 @@ from foregrad.runtime.options import Options
 
 if TYPE_CHECKING:
     from foregrad.api.capture import Captured
+    from foregrad.api.dynamic import KeptConditions
     from foregrad.record.python.side_effects import Change
     from foregrad.record.questions import Question
-    from foregrad.record.symbols.dimensions import Dimensions
+    from foregrad.record.symbols.varying import Dimensions
     from foregrad.runtime.compiled_stage import CompiledStage
 
 
@@ -69,26 +71,39 @@ class WarmStarts:
 
     # -- finding ----------------------------------------------------------------------------------------
 
-    def _sources(self, args: Any, kwargs: Any) -> Sources | None:
+    def _sources(self, args: Any, kwargs: Any, of_any_size: frozenset[int] = frozenset()) -> Sources | None:
         """The key of the call from its sources; None where nothing is kept."""
         if self.options.cache is None:
             return None
         environment = environment_of_sources(self.options, kind=self._kind, **self._in_key())
-        found = sources_of(self._target, args, kwargs, state=self._state(), environment=environment)
+        found = sources_of(
+            self._target, args, kwargs, state=self._state(), environment=environment, of_any_size=of_any_size
+        )
         return replace(found, unsure=(*found.unsure, *not_made_again(bind_arguments(self._target, args, kwargs))))
 
     def _in_key(self) -> dict[str, Any]:
         """What changes a capture beside the target and its state."""
-        return {one: getattr(self.options, one) for one in ("dynamic", "questions", "python")}
+        found = {one: getattr(self.options, one) for one in ("questions", "python")}
+        return {"dynamic": str(self.options.dynamic), **found}
 
     def _places(self) -> StatePlaces:
         return StatePlaces(self._state(), self._target, hooks=True)
 
-    def _lookup(self, args: Any, kwargs: Any) -> Lookup | None:
-        sources = self._sources(args, kwargs)
+    def _lookup(self, args: Any, kwargs: Any, of_any_size: frozenset[int] = frozenset()) -> Lookup | None:
+        sources = self._sources(args, kwargs, of_any_size)
         if sources is None:
             return None
-        return Lookup(self.options.cache, self.name, sources, self._target, args, kwargs, self._state())
+        is_second = bool(of_any_size)
+        return Lookup(self.options.cache, self.name, sources, self._target, args, kwargs, self._state(), is_second)
+
+    def _lookup_of_any_size(self, args: Any, kwargs: Any) -> Lookup | None:
+        """Where programs are looked for and left in which sizes of arguments vary; None where there are none."""
+        if self.options.dynamic is False or self.options.cache is None:
+            return None
+        from foregrad.api.dynamic import of_any_size
+
+        found = of_any_size(args, kwargs)
+        return self._lookup(args, kwargs, found) if found else None
 
     def _candidates(self, lookup: Lookup | None) -> Iterator[ReadCall] | CaptureOrigin:
         """Where the call may be; why nowhere, if so. Of a function that asks the data there is one for each path."""
@@ -116,7 +131,7 @@ class WarmStarts:
         if call.key in self._wrong:
             return self._wrong[call.key]
         fresh = self._without_captures()
-        record = functools.partial(fresh._recorded, lookup.once_made(), call)
+        record = functools.partial(fresh._recorded, lookup.once_made(), call, dims := {})
         again = Rerecord(self.name, args, kwargs, record)
         found = find_call(self.options.cache, call.key, self._places(), again)
         if isinstance(found, CaptureOrigin):
@@ -124,6 +139,7 @@ class WarmStarts:
         about = found.about
         fresh._answers = questions = questions_of(about["questions"])
         again.expected = about["contents"]
+        dims.update(_dims_from_json(about["dims"]))
         if about["slow"]:
             from foregrad.runtime.fallback_warnings import warn_of_slow_parts
 
@@ -143,6 +159,7 @@ class WarmStarts:
             does=_changes(about["does"]),
             fixed=about["fixed"],
             questions=questions,
+            conditions=_kept_conditions(tuple(map(str, about["conditions"])), dims),
         )
         return self._checked(capture, found, args, kwargs) if self.options.cache.draws_check() else capture
 
@@ -154,20 +171,21 @@ class WarmStarts:
         from foregrad.process.forked_copy import can_be_copied, in_a_copy
 
         def compare() -> list[str]:
-            return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs))]
+            dims = capture.conditions.dims if capture.conditions is not None else {}
+            return [str(one) for one in differences(found.program_key, self._key_of(args, kwargs, dims))]
 
         if not can_be_copied():
             return self._settle(capture, compare())
         self.options.cache.watch(in_a_copy(compare, lambda answer: self._settle(capture, answer)))
         return capture
 
-    def _key_of(self, args: Any, kwargs: Any) -> Key:
+    def _key_of(self, args: Any, kwargs: Any, dims: Dimensions) -> Key:
         """The key of the program that a capture gives; nothing is compiled."""
         from foregrad.cache.key.program_key import program_key
         from foregrad.process.threads import one_thread
 
         with one_thread():  # a copy of the process has no others
-            captured = self._record(args, kwargs)
+            captured = self._record(args, kwargs, dims or None)
         return program_key(captured.program.apply(self.options.passes), self._options_of(captured))
 
     def _settle(self, found: Capture, answer: list[str] | Exception) -> Capture | CaptureOrigin:
@@ -211,8 +229,12 @@ class WarmStarts:
 
     # -- keeping ----------------------------------------------------------------------------------------
 
-    def _recorded(self, lookup: Lookup, call: ReadCall, args: Any, kwargs: Any) -> tuple[CompiledStage, str]:
-        made = self._new_capture(args, kwargs, self.options)
+    def _recorded(
+        self, lookup: Lookup, call: ReadCall, dims: Dimensions, args: Any, kwargs: Any
+    ) -> tuple[CompiledStage, str]:
+        made = self._new_capture(args, kwargs, self.options, dims=dims or None)
+        if made.stage.sizes is not None:
+            made.stage.sizes.num_checked = 0  # other calls run too, for which only the conditions of the entry hold
         self.captures = (*self.captures, made)
         made.stage.on_backward = self._later(ToKeep(made, lookup, call))
         return made.stage, made.contents
@@ -225,7 +247,7 @@ class WarmStarts:
             why = (f"it is not kept, since {since}",) if since and lookup is not None else ()
             origin = replace(made.origin, reasons=(*made.origin.reasons, *why))
             return replace(made, origin=origin), None
-        call = lookup.captured(made.reads, digest_of_answers(made.questions))
+        call = lookup.captured(made.reads, digest_of_answers(made.questions) or _digest_of_sizes(made))
         doubt = in_doubt(replace(call.sources, unsure=call.sources.unsure[len(lookup.sources.unsure) :]))
         reasons = (*made.origin.reasons, *(doubt.reasons if doubt else ()))
         origin = replace(made.origin, key=call.key, reasons=tuple(dict.fromkeys(reasons)))
@@ -252,6 +274,8 @@ class WarmStarts:
             "does": [[change.name, change.what] for change in made.does],
             "fixed": made.fixed,
             "questions": questions_to_json(made.questions),
+            "dims": _dims_to_json({} if made.conditions is None else made.conditions.dims),
+            "conditions": [] if made.conditions is None else made.conditions.lines(),
         }
         assert made.program_key is not None
         why = self._why_not_kept() or keep_call(
@@ -286,7 +310,14 @@ class WarmStarts:
         """The modules, optimizers and tensors whose contents the programs read and write."""
         return ()
 
-    def _new_capture(self, args: Any, kwargs: Any, options: Options) -> Capture:
+    def _new_capture(
+        self,
+        args: Any,
+        kwargs: Any,
+        options: Options,
+        origin: CaptureOrigin | None = None,
+        dims: Dimensions | None = None,
+    ) -> Capture:
         raise NotImplementedError
 
     def _record(self, args: Any, kwargs: Any, dims: Dimensions | None = None) -> Captured:
@@ -295,6 +326,34 @@ class WarmStarts:
     def _options_of(self, captured: Captured) -> Options:
         """How a captured program is made to run."""
         return self.options
+
+
+def _digest_of_sizes(made: Capture) -> str:
+    """What tells a program in which sizes vary from others of the same function; empty if none do."""
+    if made.conditions is None or made.program_key is None:
+        return ""
+    told = [*made.conditions.lines(), made.contents]
+    return hashlib.sha256("\n".join(told).encode()).hexdigest()
+
+
+def _dims_to_json(dims: Dimensions) -> dict[str, Any]:
+    return {name: [one.as_json() for one in found] for name, found in dims.items()}
+
+
+def _dims_from_json(data: dict[str, Any]) -> Dimensions:
+    if not data:
+        return {}
+    from foregrad.record.symbols.varying import Varying
+
+    return {name: tuple(map(Varying.from_json, found)) for name, found in data.items()}
+
+
+def _kept_conditions(said: tuple[str, ...], dims: Dimensions) -> KeptConditions | None:
+    if not dims:
+        return None
+    from foregrad.api.dynamic import KeptConditions
+
+    return KeptConditions(said, dims)
 
 
 def _changes(kept: list[list[str]]) -> tuple[Change, ...]:

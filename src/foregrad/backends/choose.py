@@ -25,16 +25,18 @@ def passes_for(backend: Backend) -> tuple[Callable[[Program], Program], ...]:
 
 
 def suit_kernels(program: Program) -> Program:
-    """Views in place of places in memory, images laid out as the kernels of convolutions want them, one long product
-    for the sum of many or for many with one factor, no gaps in memory, and weights updated while they are in cache."""
+    """Sizes that vary as inputs, views in place of places in memory, images laid out as the kernels of convolutions
+    want them, one long product for the sum of many or for many with one factor, no gaps in memory, and weights updated
+    while they are in cache."""
     from foregrad.passes.channels_last import channels_last
     from foregrad.passes.dense_writes import without_gaps
     from foregrad.passes.early_updates import early_updates
+    from foregrad.passes.size_inputs import size_inputs
     from foregrad.passes.stacked_products import stacked
     from foregrad.passes.strided_access import by_views
     from foregrad.passes.sums_of_products import one_product
 
-    return early_updates(without_gaps(stacked(one_product(channels_last(by_views(program))))))
+    return early_updates(without_gaps(stacked(one_product(channels_last(by_views(size_inputs(program)))))))
 
 
 def choose(backend: str | Backend | None, *, rng: str = "eager", regions: str = "auto") -> Backend:

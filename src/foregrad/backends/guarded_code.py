@@ -7,7 +7,7 @@ Then the ops run one by one. What the code makes itself is as new, whatever kern
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ import torch
 from torch import fx
 
 from foregrad.backends.backend import Runner
+from foregrad.backends.sizes_at_call import Looks, looks_at
 from foregrad.core.spec import NumberSpec, Spec, is_lazy
 from foregrad.torch_private.dispatch import BELOW_AUTOGRAD, exclude_keys, ops_are_transformed
 from foregrad.torch_private.tensors import check_layout
@@ -34,9 +35,12 @@ class Guarded:
         name: str,
         layouts: list[tuple[int, Spec]],
         cuts: str | None = None,
+        looks: Looks | None = None,
     ) -> None:
         self.run = run
         self.graph, self.name, self.layouts = graph, name, layouts
+        self.looks = looks  # the shapes and strides of these inputs, where sizes vary
+        self._fixed_looks = tuple((spec.shape, spec.stride) for _, spec in layouts)
         self.cuts = cuts  # where the graph was cut into regions
         self._is_given_by_hooks = name == "backward"
 
@@ -48,7 +52,8 @@ class Guarded:
         placeholders = list(enumerate(n for n in graph.graph.nodes if n.op == "placeholder"))
         tensors = [(i, n) for i, n in placeholders if not isinstance(n.meta["spec"], NumberSpec)]
         layouts = [(i, n.meta["spec"]) for i, n in tensors if not all(is_opaque(u) for u in n.users)]
-        made = Guarded(run, lambda: graph, name, layouts, None if regions is None else regions_to_text(regions))
+        cuts, looks = None if regions is None else regions_to_text(regions), looks_at(graph, [s for _, s in layouts])
+        made = Guarded(run, lambda: graph, name, [(i, spec.plain()) for i, spec in layouts], cuts, looks)
         made.regions = regions
         return made
 
@@ -100,12 +105,13 @@ class Guarded:
     def _fitted(self, inputs: tuple[Any, ...]) -> Any:
         """What was saved may have gone through hooks of the user's: it has the shapes, but maybe not the layouts, or is
         a view as the negative of what is in memory."""
+        looks = self._fixed_looks if self.looks is None else self.looks(*inputs)
         try:
-            for place, spec in self.layouts:
-                check_layout(inputs[place], spec.shape, spec.stride)
+            for (place, _), (shape, stride) in zip(self.layouts, looks, strict=True):
+                check_layout(inputs[place], shape, stride)
                 assert not inputs[place].is_neg()
         except AssertionError:
-            specs = dict(self.layouts)
+            specs = {i: looking(spec, look) for (i, spec), look in zip(self.layouts, looks, strict=True)}
             return [_fit(value, specs[i]) if i in specs else value for i, value in enumerate(inputs)]
         return inputs
 
@@ -113,7 +119,9 @@ class Guarded:
 def fitting(run: Runner, graph: fx.GraphModule) -> Runner:
     """Ops one by one among compiled code, which relies on the layouts that shape functions tell of their results."""
     results: Any = graph.graph.output_node().args[0]
-    return Fitting(run, tuple(r.meta.get("spec") if isinstance(r, fx.Node) else None for r in results))
+    specs = [r.meta.get("spec") if isinstance(r, fx.Node) else None for r in results]
+    plain = tuple(spec.plain() if isinstance(spec, Spec) else None for spec in specs)
+    return Fitting(run, plain, looks_at(graph, [spec for spec in specs if isinstance(spec, Spec)]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,10 +130,20 @@ class Fitting:
 
     run: Runner
     specs: tuple[Any, ...]
+    looks: Looks | None = None
 
     def __call__(self, *inputs: Any) -> tuple[Any, ...]:
-        results = zip(self.run(*inputs), self.specs, strict=True)
+        specs = self.specs
+        if self.looks is not None:
+            looks = iter(self.looks(*inputs))
+            specs = tuple(None if spec is None else looking(spec, next(looks)) for spec in specs)
+        results = zip(self.run(*inputs), specs, strict=True)
         return tuple(_fit(value, spec) if isinstance(spec, Spec) else value for value, spec in results)
+
+
+def looking(spec: Spec, look: tuple[tuple[int, ...], tuple[int, ...]]) -> Spec:
+    """A spec with the shape and strides of a call."""
+    return replace(spec, shape=look[0], stride=look[1])
 
 
 def _fit(value: torch.Tensor, spec: Spec) -> torch.Tensor:

@@ -29,6 +29,7 @@ from foregrad.backends.lower import Lowered, lower
 from foregrad.backends.numbers_as_tensors import with_numbers, with_tensors
 from foregrad.backends.stitch import Compiled, stitch
 from foregrad.backends.toolchain import prepare
+from foregrad.core.spec import symbols_in
 from foregrad.functionalize.redraw import keeps_states
 from foregrad.process.forks import lock
 from foregrad.process.no_warnings import no_warnings
@@ -130,7 +131,9 @@ class Fuser:
 
         try:
             with part(f"compile {title}"), one_at_a_time, self.settings(graph):
-                finish = self._generate(graph, title, as_library=_is_light(region), is_backward=half == "backward")
+                finish = self._generate(
+                    graph, title, as_library=_is_light(region) and not has_sizes(graph), is_backward=half == "backward"
+                )
         except Exception as error:  # noqa: BLE001  whatever a compiler raises, the op-by-op form of the graph is right
             failed = op_by_op(error)
             return lambda: failed
@@ -204,8 +207,13 @@ def _is_light(region: Region) -> bool:
     between its kernels is a library, which takes some seconds more to build. The regions of a deep model are not worth
     these: there are several of them to wait for."""
     nodes = region.graph.graph.nodes
-    sizes = [s.num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
+    sizes = [s.plain().num_bytes for n in nodes if n.op == "call_function" and (s := n.meta.get("spec")) is not None]
     return region.label == WHOLE and sum(sizes) <= _LIGHT_BYTES * len(sizes)
+
+
+def has_sizes(graph: fx.GraphModule) -> bool:
+    """Whether sizes vary in a graph."""
+    return any(symbols_in(node.meta.get("spec")) for node in graph.graph.nodes)
 
 
 def _bernoulli(like: torch.Tensor, p: float = 0.5, *, generator: torch.Generator | None = None) -> torch.Tensor:

@@ -6,6 +6,7 @@ gelu = aten.gelu(x)        becomes        mul = aten.mul(x, 0.5); erf = aten.erf
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch import fx
 
 from foregrad.backends.double_precision_sums import IN_DOUBLE
 from foregrad.backends.numbers_as_tensors import in_tensors, takes_numbers
-from foregrad.core.spec import Spec
+from foregrad.core.size import frozen_all
+from foregrad.core.spec import SizeSpec, Spec, symbols_in
+from foregrad.torch_private.dispatch import symbolic_kernels
 from foregrad.torch_private.fake_tensors import FakeTensorMode
 from foregrad.torch_private.fx_graph import lazy_graph_module
-from foregrad.torch_private.inductor import fake_mode, trace_decomposed
+from foregrad.torch_private.inductor import mode_for, trace_decomposed
 from foregrad.torch_private.ops import OpOverload, schema_of
 
 aten = torch.ops.aten
@@ -29,7 +32,7 @@ class Lowered:
     mode of the fake ones."""
 
     graph: fx.GraphModule
-    inputs: list[torch.Tensor]
+    inputs: list[Any]  # and symbols that look like its sizes
     constants: tuple[torch.Tensor, ...]
     mode: FakeTensorMode
 
@@ -37,12 +40,11 @@ class Lowered:
 def lower(module: fx.GraphModule, decompositions: dict[Any, Callable[..., Any]]) -> Lowered:
     """Decompose every op of a graph by a table."""
     module, constants = _constants_last(module)
-    mode = fake_mode()
-    with mode:
-        inputs = [_empty(n.meta["spec"]) for n in module.graph.nodes if n.op == "placeholder"]
-        run = fx.Interpreter(module).run  # to call the module would run the user's hooks of all modules
-        graph = trace_decomposed(run, inputs, decompositions)
-    _keep_layouts(module.graph, graph.graph, mode)
+    mode = mode_for(n.meta.get("spec") for n in module.graph.nodes)
+    varies = any(symbols_in(n.meta.get("spec")) for n in module.graph.nodes)
+    with mode, symbolic_kernels() if varies else nullcontext():
+        inputs = [_like(n.meta["spec"]) for n in module.graph.nodes if n.op == "placeholder"]
+        graph = trace_decomposed(_with_layouts(module), inputs, decompositions)
     _check_pure(graph.graph)
     return Lowered(graph, inputs, constants, mode)
 
@@ -60,8 +62,11 @@ def _writes_input(node: fx.Node) -> bool:
     return node.target is torch.ops.aten.copy_.default and isinstance(target, fx.Node) and target.op == "placeholder"
 
 
-def _empty(spec: Spec) -> torch.Tensor:
-    return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+def _like(spec: Spec) -> Any:
+    """What an input looks like: a fake tensor, or a symbol for a size."""
+    if isinstance(spec, SizeSpec) and spec.size is not None:
+        return spec.size.symbol()
+    return torch.empty_strided(*spec.thawed(), dtype=spec.dtype, device=spec.device)
 
 
 def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch.Tensor, ...]]:
@@ -89,24 +94,22 @@ def _rank(node: fx.Node) -> int:
     return {"placeholder": 0, "get_attr": 1}.get(node.op, 2)
 
 
-def _keep_layouts(recorded: fx.Graph, lowered: fx.Graph, mode: FakeTensorMode) -> None:
-    """Where a decomposition gives a result another layout than its op does, copy it to that of the op."""
-    output = lowered.output_node()
-    wanted: Any = recorded.output_node().args[0]
-    made: Any = output.args[0]
-    results = list(made)
-    for place, (before, after) in enumerate(zip(wanted, made, strict=True)):
-        if isinstance(before, fx.Node) and isinstance(after, fx.Node):
-            spec: Spec = before.meta["spec"]
-            if tuple(after.meta["val"].stride()) != spec.stride:
-                with lowered.inserting_before(output):
-                    results[place] = _copied(lowered, after, spec, mode)
-    output.args = (tuple(results),)
+def _with_layouts(module: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
+    """A graph as a function that copies a result to the layout of its op, where a decomposition gives it another."""
+    interpreter = fx.Interpreter(module)  # to call the module would run the user's hooks of all modules
+    wanted: Any = module.graph.output_node().args[0]
+
+    def run(*inputs: Any) -> tuple[Any, ...]:
+        made: Any = interpreter.run(*inputs)
+        return tuple(_laid_out(one, node) for one, node in zip(made, wanted, strict=True))
+
+    return run
 
 
-def _copied(graph: fx.Graph, value: fx.Node, spec: Spec, mode: FakeTensorMode) -> fx.Node:
-    room = graph.call_function(aten.new_empty_strided.default, (value, list(spec.shape), list(spec.stride)))
-    copy = graph.call_function(aten.copy.default, (room, value))
-    with mode:
-        room.meta["val"], copy.meta["val"] = _empty(spec), _empty(spec)
-    return copy
+def _laid_out(value: Any, node: Any) -> Any:
+    if not isinstance(value, torch.Tensor):
+        return value
+    spec: Spec = node.meta["spec"]
+    if frozen_all(value.stride()) == spec.stride:
+        return value
+    return aten.copy.default(aten.new_empty_strided.default(value, *map(list, spec.thawed())), value)

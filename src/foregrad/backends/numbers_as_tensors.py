@@ -16,15 +16,20 @@ from torch import fx
 
 from foregrad.backends.backend import Runner
 from foregrad.core.generated import load_source
-from foregrad.core.spec import NumberSpec
+from foregrad.core.spec import NumberSpec, SizeSpec
 from foregrad.torch_private.ops import OpOverload, schema_of
 
 Tensor = torch.Tensor
 
 
 def takes_numbers(node: fx.Node) -> bool:
-    """Whether an op takes a number that is an input of the graph."""
-    return any(isinstance(n.meta.get("spec"), NumberSpec) for n in node.all_input_nodes)
+    """Whether an op takes a number that is an input of the graph; sizes stay what they are."""
+    return any(is_varying(n.meta.get("spec")) for n in node.all_input_nodes)
+
+
+def is_varying(spec: Any) -> bool:
+    """Whether an input is a number that compiled code takes as a tensor."""
+    return isinstance(spec, NumberSpec) and not isinstance(spec, SizeSpec)
 
 
 def in_tensors(node: fx.Node) -> Callable[..., Any]:
@@ -120,7 +125,7 @@ _ONE_BY_ONE: dict[str, Callable[..., Tensor]] = {
 def with_numbers(graph: fx.GraphModule, run: Runner) -> Runner:
     """Ops one by one, which take numbers, called with tensors."""
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    places = [place for place, n in enumerate(inputs) if isinstance(n.meta["spec"], NumberSpec)]
+    places = [place for place, n in enumerate(inputs) if is_varying(n.meta["spec"])]
     has_items = any(n.target is torch.ops.aten._local_scalar_dense.default for n in graph.graph.nodes)
     return Numbered(run, tuple(places)) if places or has_items else run
 
@@ -143,7 +148,7 @@ class Numbered:
 def with_tensors(graph: fx.GraphModule, run: Runner) -> Runner:
     """Code that takes tensors, called with numbers."""
     inputs = [n for n in graph.graph.nodes if n.op == "placeholder"]
-    numbers = [n for n in inputs if isinstance(n.meta["spec"], NumberSpec)]
+    numbers = [n for n in inputs if is_varying(n.meta["spec"])]
     if not numbers:
         return run
     mine = Numbers([n.meta["spec"].dtype for n in numbers])

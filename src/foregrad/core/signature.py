@@ -22,6 +22,7 @@ INPUT_ROLES = {
     "base": "the whole tensor behind arguments that overlap in memory",
     "live": "an input as it is when backward runs, not as it was in forward",
     "number": "a number of Python's, read from declared state or computed from such numbers, at each call",
+    "size": "the size of a dimension that varies, which compiled code takes",
     "tangent": "the gradient that arrives for an output or a written input",
     "saved": "a value that forward kept for backward",
     "rng": "the state of a generator: that of a device, or one of the user's, by its name",

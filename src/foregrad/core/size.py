@@ -32,6 +32,17 @@ class Size:
         found: torch.SymInt = self.space.symint(self.expression)
         return found
 
+    @property
+    def symbols(self) -> tuple[Size, ...]:
+        """The sizes of single dimensions that it is computed from, in the order of their names."""
+        found: tuple[Size, ...] = self.space.symbols_of(self.expression)
+        return found
+
+    @property
+    def mode(self) -> Any:
+        """In which tensors without data have sizes like this one."""
+        return self.space.mode
+
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (int, Size)):
             return NotImplemented

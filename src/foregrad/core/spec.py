@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
-from foregrad.core.size import Size, frozen_all, value_of
+from foregrad.core.size import Size, frozen_all, thawed, value_of
 from foregrad.torch_private.tensors import is_zero_tensor
 
 SHORT_DTYPES = {
@@ -51,6 +52,10 @@ class Spec:
     def frozen(self) -> Spec:
         """The same with torch's symbols as `Size`s."""
         return replace(self, shape=frozen_all(self.shape), stride=frozen_all(self.stride))
+
+    def thawed(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+        """The shape and the strides, with torch's symbols for sizes that vary."""
+        return thawed(self.shape), thawed(self.stride)
 
     def plain(self) -> Spec:
         """The same with the sizes of the call that was captured."""
@@ -121,6 +126,31 @@ class NumberSpec(Spec):
 
     def __str__(self) -> str:
         return "float" if self.dtype == torch.float64 else "int"
+
+
+@dataclass(frozen=True, slots=True)
+class SizeSpec(NumberSpec):
+    """An integer that each call computes from the sizes of its arguments: `size` says how."""
+
+    size: Size | None = None
+
+    @staticmethod
+    def make(size: Size) -> SizeSpec:
+        return SizeSpec((), (), torch.int64, size=size)
+
+
+def symbols_in(spec: Spec | None) -> tuple[Size, ...]:
+    """The sizes of single dimensions that a spec speaks of."""
+    if spec is None:
+        return ()
+    sizes = [spec.size] if isinstance(spec, SizeSpec) else [*spec.shape, *spec.stride]
+    found = [symbol for size in sizes if isinstance(size, Size) for symbol in size.symbols]
+    return tuple({repr(symbol): symbol for symbol in found}.values())  # two that are equal here have two names
+
+
+def in_order(size: Size) -> tuple[int, str]:
+    """By which sizes of dimensions are sorted: `dim2` comes before `dim10`."""
+    return len(repr(size)), repr(size)
 
 
 def is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ from torch import fx
 
 from foregrad.core.signature import Input, identifier, unused
 from foregrad.core.size import VARYING, Formula, Size
-from foregrad.core.spec import NumberSpec, Spec, TokenSpec
+from foregrad.core.spec import NumberSpec, SizeSpec, Spec, TokenSpec
 from foregrad.record.symbols.numbers import Expression
 from foregrad.record.trace import TracedInput
 
@@ -47,7 +47,7 @@ class GraphInputs:
     def number(self, number: Expression | Size | Formula) -> fx.Node:
         """The input that brings a number."""
         if number not in self._numbers:
-            spec = NumberSpec.of(number.value)
+            spec = SizeSpec.make(number) if isinstance(number, Size) else NumberSpec.of(number.value)
             assert isinstance(spec, NumberSpec)
             text = str(number) if isinstance(number, VARYING) else number.text
             short = text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 3]}..."

@@ -18,13 +18,14 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.core.spec import NumberSpec, Spec
+from foregrad.core.size import frozen_all
+from foregrad.core.spec import NumberSpec, SizeSpec, Spec
 from foregrad.passes.convolution_sizes import gains_by_channels_last
 from foregrad.program.program import Program
 from foregrad.program.reuse_saved import in_layout
 from foregrad.torch_private.fake_tensors import FakeTensorMode
 from foregrad.torch_private.fx_graph import lazy_graph_module
-from foregrad.torch_private.inductor import fake_mode
+from foregrad.torch_private.inductor import mode_for
 from foregrad.torch_private.ops import OpOverload
 
 aten = torch.ops.aten
@@ -53,7 +54,8 @@ def channels_last(program: Program) -> Program:
     if not any(n.target in _CONVOLUTIONS and _is_image(n.args[0].meta["spec"]) for n in nodes):
         return program
     constants = {str(n.target): getattr(program.graph, str(n.target)) for n in nodes if n.op == "get_attr"}
-    return program.with_graph(lazy_graph_module(constants, _Layouts().rewritten(program.graph.graph), "Graph"))
+    layouts = _Layouts(mode_for(node.meta.get("spec") for node in nodes))
+    return program.with_graph(lazy_graph_module(constants, layouts.rewritten(program.graph.graph), "Graph"))
 
 
 def _is_image(spec: Any) -> bool:
@@ -65,12 +67,12 @@ def _is_image(spec: Any) -> bool:
 class _Layouts:
     """Copies a graph; some of the copies have another layout than what they are copies of."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: FakeTensorMode) -> None:
         self.graph = fx.Graph()
         self.copies: dict[fx.Node, fx.Node] = {}
         self.first: dict[fx.Node, fx.Node] = {}  # values in the layout that was recorded, where the copy has another
         self.last: dict[tuple[fx.Node, int], fx.Node] = {}  # channels last, by phase
-        self.mode: FakeTensorMode = fake_mode()
+        self.mode = mode
 
     def rewritten(self, graph: fx.Graph) -> fx.Graph:
         for node in graph.nodes:
@@ -108,8 +110,8 @@ class _Layouts:
         args: Any = node.args
         is_forward = node.target is aten.convolution.default
         image, weight, *options = (*args[:2], *args[3:]) if is_forward else (*args[1:3], *args[4:-1])
-        count, _, height, width = (node if is_forward else args[0]).meta["spec"].shape
-        looks = [_like(one.meta["spec"], self.mode) for one in (image, weight)]
+        count, _, height, width = (node if is_forward else args[0]).meta["spec"].plain().shape
+        looks = [_like(one.meta["spec"].plain(), self.mode) for one in (image, weight)]
         return gains_by_channels_last(count * height * width, *looks, *options)
 
     def _has_moved(self, node: fx.Node) -> bool:
@@ -131,7 +133,7 @@ class _Layouts:
         if (node, phase) not in self.last:
             spec = node.meta["spec"]
             with self.mode:
-                strides = torch.empty(spec.shape, memory_format=torch.channels_last).stride()
+                strides = frozen_all(torch.empty(spec.thawed()[0], memory_format=torch.channels_last).stride())
             like = node if node.op == "call_function" else reader
             self.last[node, phase] = self._clone(
                 like, self.copies[node], torch.channels_last, replace(spec, stride=strides), of=node
@@ -151,6 +153,8 @@ class _Layouts:
 
         def fake(value: fx.Node) -> Any:
             spec = value.meta["spec"]
+            if isinstance(spec, SizeSpec) and spec.size is not None:
+                return spec.size.symbol()
             if isinstance(spec, NumberSpec):
                 return 1.0 if spec.dtype.is_floating_point else 1
             return _like(spec, self.mode)
@@ -160,14 +164,14 @@ class _Layouts:
             args, kwargs = fx.map_arg((node.args, node.kwargs), fake)
             result = target(*args, **kwargs)
         if isinstance(result, torch.Tensor):
-            node.meta["spec"] = replace(node.meta["spec"], stride=result.stride())
+            node.meta["spec"] = replace(node.meta["spec"], stride=frozen_all(result.stride()))
         else:
-            node.meta["results"] = [None if r is None else Spec.of(r) for r in result]
+            node.meta["results"] = [None if r is None else Spec.of(r).frozen() for r in result]
 
 
 def _like(spec: Spec, mode: FakeTensorMode) -> torch.Tensor:
     with mode:
-        return torch.empty_strided(spec.shape, spec.stride, dtype=spec.dtype, device=spec.device)
+        return torch.empty_strided(*spec.thawed(), dtype=spec.dtype, device=spec.device)
 
 
 def _takes_both(node: fx.Node) -> bool:

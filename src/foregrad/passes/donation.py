@@ -45,7 +45,8 @@ def donate(program: Program) -> Donation:
     results: Any = old.output_node().args[0]
     values = {place: results[i] for i, place in enumerate(halves.outputs)}
     writes = {values[place]: placeholders[i] for place, i in targets.items()}
-    kept = [i for i, n in enumerate(placeholders) if n.users or n in writes.values() or not targets]
+    needed = {n for n in placeholders if n.users or n in writes.values() or n.meta.get("role") == "size"}
+    kept = [i for i, n in enumerate(placeholders) if n in needed or not targets]
     for i in kept:
         copies[placeholders[i]] = graph.placeholder(placeholders[i].name)
         copies[placeholders[i]].meta = dict(placeholders[i].meta)

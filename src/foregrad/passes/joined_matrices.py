@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.core.spec import Spec, contiguous_stride
+from foregrad.core.spec import Spec, contiguous_stride, symbols_in
 
 aten = torch.ops.aten
 
@@ -32,7 +32,12 @@ def _whole(values: list[fx.Node]) -> fx.Node | None:
         return None
     whole: Any = parts.args[0]
     spec = whole.meta["spec"]
-    if type(spec) is not Spec or spec.shape[0] != len(values) or spec.stride != contiguous_stride(spec.shape):
+    if (
+        type(spec) is not Spec
+        or symbols_in(spec)
+        or spec.shape[0] != len(values)
+        or spec.stride != contiguous_stride(spec.shape)
+    ):
         return None
     is_in_order = all(v.target is operator.getitem and v.args == (parts, place) for place, v in enumerate(values))
     return whole if is_in_order else None

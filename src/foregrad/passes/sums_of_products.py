@@ -48,7 +48,7 @@ def _terms(total: fx.Node) -> list[fx.Node]:
         return []
     found = Counter(_leaves(total))
     terms = [leaf for leaf, times in found.items() if times == 1 and _is_small(leaf, total)]
-    num_bytes = sum(read.meta["spec"].num_bytes for term in terms for read in term.args)  # type: ignore[union-attr]
+    num_bytes = sum(read.meta["spec"].plain().num_bytes for term in terms for read in term.args)  # type: ignore[union-attr]
     return terms if len(terms) > 1 and num_bytes <= _MOST_BYTES else []
 
 
@@ -81,7 +81,8 @@ def _is_small(term: fx.Node, total: fx.Node) -> bool:
     """Whether a term is a product whose factors are smaller than itself, and of which nobody else knows."""
     if term.target is not aten.mm.default or len(term.users) > 1 or term.meta["phase"] != total.meta["phase"]:
         return False
-    (rows, inner), columns = term.args[0].meta["spec"].shape, term.meta["spec"].shape[1]  # type: ignore[union-attr]
+    first, product = (node.meta["spec"].plain() for node in (term.args[0], term))  # type: ignore[union-attr]
+    (rows, inner), columns = first.shape, product.shape[1]
     return bool(inner * (rows + columns) <= rows * columns) and type(term.meta["spec"]) is Spec
 
 

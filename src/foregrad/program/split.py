@@ -83,6 +83,7 @@ class _Splitter:
         backward = self._half(self._is_late, self.backward_outputs)
         numbers = [n for n in backward.boundary if n.meta.get("role") == "number"]
         boundary = [n for n in backward.boundary if n not in is_late and n not in numbers]
+        numbers += [n for n in self.placeholders if n.meta.get("role") == "size" and n not in numbers]
         values = [
             n for n in boundary if n.op != "placeholder" and self._phase(n) == self.first and n not in self.given_out
         ]
@@ -113,7 +114,7 @@ class _Splitter:
         return int(node.meta.get("phase", 0))
 
     def _is_given(self, node: fx.Node) -> bool:
-        return self._phase(node) == self.first or node.meta.get("role") == "number"
+        return self._phase(node) == self.first or node.meta.get("role") in ("number", "size")
 
     def _is_late(self, node: fx.Node) -> bool:
         return self._phase(node) > self.first or node.meta.get("role") == "live"

@@ -168,7 +168,7 @@ class _Search:
             for node in self.steps.steps[place]:
                 last, spec = self.steps.last_read.get(node, -1), node.meta.get("spec")
                 if place < last < min(place + 2 * unit, run.stop) and node not in self.steps.views:
-                    cost = _CROSSING + (spec.num_bytes / _BYTES if spec is not None else 0)
+                    cost = _CROSSING + (spec.plain().num_bytes / _BYTES if spec is not None else 0)
                     change[place + 1] += cost
                     change[last + 1] -= cost
         crossing = list(accumulate(change.values()))

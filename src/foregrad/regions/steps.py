@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from foregrad.core.spec import Spec
+from foregrad.core.spec import SizeSpec, Spec, in_order, symbols_in
 from foregrad.program.dead_code import is_view
 
 
@@ -42,6 +42,8 @@ class Steps:
         self.views = {n for n in graph.nodes if is_view(n)}
         results: Any = graph.output_node().args[0]
         self.results = {r for r in results if isinstance(r, fx.Node)}
+        sizes = [n for n in graph.nodes if n.op == "placeholder" and n.meta.get("role") == "size"]
+        self.sizes = {repr(n.meta["spec"].size): n for n in sizes}  # that vary, by their names in code
         for node in graph.nodes:
             self.specs[node] = self._number(_spec_word(node.meta.get("spec")))
             if node.op == "call_function":
@@ -118,6 +120,7 @@ class Steps:
         for view in made:
             writing.read(view)
             outputs.append(view)
+        writing.read_sizes()
         key = (*writing.key, *(writing.numbers[n] for n in outputs))
         return Form(key, tuple(writing.inputs), tuple(writing.nodes), tuple(outputs))
 
@@ -158,6 +161,14 @@ class _Writing:
                 self._write(here, ("input", self.steps.specs[here]))
                 self.inputs.append(here)
 
+    def read_sizes(self) -> None:
+        """Take the sizes that vary in what is read and made: compiled code asks no tensor for them."""
+        specs = [node.meta.get("spec") for node in self.numbers]
+        names = {repr(size): size for spec in specs for size in symbols_in(spec)}
+        for size in sorted(names.values(), key=in_order):
+            if repr(size) in self.steps.sizes:
+                self.read(self.steps.sizes[repr(size)])
+
     def _write(self, node: fx.Node, line: tuple[Any, ...]) -> None:
         self.numbers[node] = len(self.numbers)
         self.key.append(line)
@@ -187,4 +198,7 @@ def _constant(value: Any, reads: list[fx.Node]) -> Any:
 
 
 def _spec_word(spec: Spec | None) -> Any:
-    return None if spec is None else (type(spec), spec.shape, spec.stride, spec.dtype, spec.device)
+    if spec is None:
+        return None
+    size = spec.size if isinstance(spec, SizeSpec) else None
+    return type(spec), spec.shape, spec.stride, spec.dtype, spec.device, size

@@ -7,6 +7,7 @@ and compiled when first asked for, from the autograd graph that the recording ha
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -298,7 +299,10 @@ class CompiledStage:
         return finished
 
     def _start(self, graph: fx.GraphModule, name: str, known: Runner | None) -> Callable[[], Runner]:
-        return start(self._way.backend, graph, name) if known is None else lambda: known
+        if known is not None:
+            return lambda: known
+        with nullcontext() if self.sizes is None else self.sizes.because("compiled so"):
+            return start(self._way.backend, graph, name)
 
     def _start_backward(
         self, program: Program, halves: Halves, known: Runner | None = None

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_all
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,13 @@ from typing import Any
 import torch
 from torch import fx
 
+from foregrad.core.spec import Spec, symbols_in
 from foregrad.process.forks import divided, in_child
 from foregrad.process.temporary import Attribute, TemporaryChange, replaced
 from foregrad.torch_private.fake_tensors import FakeTensorMode, quiet_torch
 from foregrad.torch_private.inductor_text import Kernel
 from foregrad.torch_private.kernel_numbers import numbers_read_once
+from foregrad.torch_private.long_sums import sums_of_any_length
 from foregrad.torch_private.serialization import load_extension
 from foregrad.torch_private.while_compiling import inductor_settings, while_compiling
 
@@ -34,8 +36,14 @@ def fake_mode() -> FakeTensorMode:
     return FakeTensorMode(shape_env=ShapeEnv(), static_shapes=True)
 
 
+def mode_for(specs: Iterable[Spec | None]) -> FakeTensorMode:
+    """A mode for fake tensors that look like these: that of the sizes that vary in them, where any do."""
+    found: FakeTensorMode | None = next((size.mode for spec in specs for size in symbols_in(spec)), None)
+    return fake_mode() if found is None else found
+
+
 def trace_decomposed(
-    function: Callable[..., Any], inputs: Sequence[torch.Tensor], decompositions: dict[Any, Callable[..., Any]]
+    function: Callable[..., Any], inputs: Sequence[Any], decompositions: dict[Any, Callable[..., Any]]
 ) -> fx.GraphModule:
     """The graph of a function on fake tensors, each op replaced as the table says."""
     from torch.fx.experimental.proxy_tensor import make_fx
@@ -77,6 +85,37 @@ class _BernoulliOfEager(TemporaryChange):
 _bernoulli = _BernoulliOfEager()
 
 
+class _ConvolutionsOfAnySize(TemporaryChange):
+    """Inductor's lowering of the backward of a convolution. On a CPU it leaves it to torch, but not before it has fixed
+    all strides, and sizes with them, to see which is the largest; with the strides of the graph it need not look."""
+
+    places = ("torch._inductor.lowering.lowerings", "torch._inductor.lowering._maybe_layout_constraints")
+    before: Any = None
+
+    def change(self) -> None:
+        from torch._inductor import lowering
+
+        func = torch.ops.aten.convolution_backward.default
+        if self.before is None:
+            self.before = lowering.lowerings[func], lowering._maybe_layout_constraints.get(func)
+        lowering.lowerings[func] = lowering.fallback_handler(func, add_to_fallback_set=False)
+        lowering._maybe_layout_constraints[func] = lowering.constrain_to_fx_strides
+
+    def put_back(self) -> None:
+        from torch._inductor import lowering
+
+        func = torch.ops.aten.convolution_backward.default
+        if self.before is not None:
+            lowering.lowerings[func], constraint = self.before
+            lowering._maybe_layout_constraints.pop(func, None)
+            if constraint is not None:
+                lowering._maybe_layout_constraints[func] = constraint
+            self.before = None
+
+
+_convolutions = _ConvolutionsOfAnySize()
+
+
 def inductor_decompositions() -> dict[Any, Callable[..., Any]]:
     """What Inductor wants decomposed, under its present settings.
 
@@ -97,9 +136,7 @@ def draw_inside_loops(graph: fx.GraphModule, mode: FakeTensorMode) -> None:
 
 
 @while_compiling
-def compile_with_inductor(
-    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], fixed: Sequence[int], **kind: Any
-) -> Any:
+def compile_with_inductor(graph: fx.GraphModule, inputs: Sequence[Any], fixed: Sequence[int], **kind: Any) -> Any:
     """Compile a decomposed graph; the layouts of the outputs at `fixed` are kept. Takes a list, and empties it.
 
     Inductor would lay out all images with their channels last; they have the layouts that the program gives them."""
@@ -107,7 +144,10 @@ def compile_with_inductor(
 
     graph.graph.output_node().meta["user_visible_output_idxs"] = list(fixed)
     asserts = {"size_asserts": False, "alignment_asserts": False}  # our guards have looked at every input
-    with _fallbacks.held(True), inductor_settings(**asserts, layout_optimization=False):
+    varies = any(isinstance(one, torch.SymInt) for one in inputs)
+    of_any_size = _convolutions.held() if varies else nullcontext()
+    settings = inductor_settings(**asserts, layout_optimization=False)
+    with _fallbacks.held(True), sums_of_any_length(), of_any_size, settings:
         return compile_fx_inner(graph, inputs, **kind)
 
 

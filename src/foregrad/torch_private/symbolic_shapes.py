@@ -11,7 +11,9 @@ import torch
 from torch._guards import Source
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv
+from torch.utils._sympy.numbers import int_oo
 from torch.utils._sympy.printers import PythonPrinter
+from torch.utils._sympy.value_ranges import ValueRanges
 
 from foregrad.core.errors import CaptureError
 from foregrad.core.size import Formula, Size
@@ -81,12 +83,19 @@ class Shapes:
         self._words: dict[str, str] = {}
         self._values: dict[Any, Any] = {}
         self._sizes: dict[Any, Any] = {}
+        self._factored: dict[Any, Any] = {}
         self._positive: set[Any] = set()
 
-    def new_symbol(self, value: int, code: str, text: str, words: str) -> torch.SymInt:
-        """A symbol for a dimension of this size: its name in generated code, in listings, and in words."""
+    def new_symbol(
+        self, value: int, code: str, text: str, words: str, least: int = 2, most: int | None = None
+    ) -> torch.SymInt:
+        """A symbol for a dimension of this size: its name in generated code, in listings, and in words. Within which
+        bounds its size is, is for others to check."""
         source = _Dimension(text)
         symbol = self._environment.create_symbol(value, source, dynamic_dim=DimDynamic.DYNAMIC)
+        # No tensor has as many elements as there are numbers.
+        bounds = ValueRanges(max(2, least), int_oo if most is None else most)
+        self._environment.var_to_range[symbol] = bounds
         self._code[symbol.name], self._text[symbol.name], self._words[symbol.name] = code, text, words
         self._values[symbol] = sympy.Integer(value)
         found: Any = self._environment.create_symintnode(symbol, hint=value, source=source)
@@ -120,8 +129,16 @@ class Shapes:
         return bool(self._environment.replacements) and sympy.expand(replace(one.expression) - replace(expression)) == 0
 
     def symint(self, expression: Any) -> torch.SymInt:
-        found: Any = self._environment.create_symintnode(expression, hint=self.value_of(expression))
+        """In factors, as torch has it: of a sum it does not see that it can be divided by one of them."""
+        if expression not in self._factored:
+            self._factored[expression] = sympy.factor(expression)
+        found: Any = self._environment.create_symintnode(self._factored[expression], hint=self.value_of(expression))
         return found
+
+    def symbols_of(self, expression: Any) -> tuple[Size, ...]:
+        """The dimensions that an expression is computed from, as sizes, in the order in which they got their names."""
+        found = [symbol for symbol in self._values if symbol in expression.free_symbols]
+        return tuple(Size(symbol, int(self._values[symbol]), self) for symbol in found)
 
     def value_of(self, expression: Any) -> Any:
         found = expression.xreplace(self._values)

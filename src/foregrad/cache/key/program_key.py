@@ -19,7 +19,7 @@ from foregrad.cache.key.sources import SHOWERS, finish
 from foregrad.cache.key.tensors import spec_text
 from foregrad.cache.key.walk import KeyWalk
 from foregrad.core.size import VARYING, Formula, Size
-from foregrad.core.spec import Spec
+from foregrad.core.spec import SizeSpec, Spec, symbols_in
 from foregrad.functionalize.pure_variants import Pure
 from foregrad.functionalize.redraw import Redraw
 from foregrad.program.program import Calling, Program
@@ -59,6 +59,8 @@ class _Writer:
         self.told: set[int] = set()
         objects = enumerate(program.calling.inputs)
         self.places = {one.alias.object: place for place, one in objects if isinstance(one, TracedInput)}
+        inputs = [one for one in program.calling.inputs if isinstance(one, TracedInput)]
+        self.of_any_size = {one.alias.storage for one in inputs if symbols_in(one.spec)}
 
     # -- the graph ------------------------------------------------------------------------------------------
 
@@ -105,6 +107,7 @@ class _Writer:
             return "?" if spec is None else self.value(spec)
         device = self.walk.device(spec.device)
         kind = "" if type(spec) is Spec else f"{type(spec).__name__} "
+        kind += f"{spec.size!r} " if isinstance(spec, SizeSpec) else ""
         return f"{kind}{spec.dtype}{list(spec.shape)} {list(spec.stride)} {device} {spec.requires_grad}"
 
     # -- how it is called -----------------------------------------------------------------------------------
@@ -144,7 +147,8 @@ class _Writer:
         if not isinstance(one, TracedInput):
             return self.value(one)
         base = None if one.base is None else one.base.alias.object
-        flags = (one.is_leaf, one.is_view, one.is_hidden, one.is_argument, one.offset, one.num_bytes, base)
+        num_bytes = "any" if symbols_in(one.spec) else one.num_bytes
+        flags = (one.is_leaf, one.is_view, one.is_hidden, one.is_argument, one.offset, num_bytes, base)
         return f"%{one.alias.object} {flags} {self.spec(one.spec)} {self.alias(one.alias)}"
 
     def alias(self, alias: Alias) -> str:
@@ -173,7 +177,7 @@ class _Writer:
         if isinstance(value, Alias):
             return self.alias(value)
         if isinstance(value, Storage):
-            return f"storage {value.index} {value.kind} {value.num_bytes}"
+            return f"storage {value.index} {value.kind} {'any' if value in self.of_any_size else value.num_bytes}"
         if isinstance(value, TracedBase):
             parts = (value.kind, value.input, value.needs_tangent, value.version)
             return f"base {self.alias(value.alias)} {self.value(parts)}"

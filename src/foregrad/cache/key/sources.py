@@ -57,9 +57,11 @@ def sources_of(
     *,
     state: tuple[Any, ...] = (),
     environment: Sources | None = None,
+    of_any_size: frozenset[int] = frozenset(),
 ) -> Sources:
-    """The key of what a call would be captured to: code that can run, layout of state and arguments, surroundings."""
-    walk = KeyWalk(SHOWERS, declared=state)
+    """The key of what a call would be captured to: code that can run, layout of state and arguments, surroundings.
+    What has the ids `of_any_size` are arguments whose sizes vary in the program that is looked for."""
+    walk = KeyWalk(SHOWERS, declared=state, of_any_size=of_any_size)
     values = {f"state {place}": one for place, one in enumerate(state)}
     values["target"] = target
     values |= {f"argument {place}": one for place, one in enumerate(args)}
@@ -70,6 +72,8 @@ def sources_of(
             _tell(walk, name, value)
         look_or_doubt(walk, "equal numbers", lambda: walk.add("equal numbers", show_equal_numbers(state)))
         walk.add("arguments", f"{len(args)} by position, then {list(kwargs)}")
+        if of_any_size:
+            walk.add("sizes", "of arguments vary")
         found = finish(walk)
     if environment is None:
         return found

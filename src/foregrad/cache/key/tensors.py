@@ -21,6 +21,7 @@ from foregrad.cache.key.libraries import library_of_class
 from foregrad.cache.key.walk import KeyWalk, Shower
 from foregrad.core.spec import contiguous_stride, dtype_text, is_number
 from foregrad.torch_private.autograd import accumulation_hooks, gradient_hooks
+from foregrad.torch_private.marks import MARKS
 from foregrad.torch_private.modules import NAMED_HOOKS, TABLES, forward_hook_numbers
 from foregrad.torch_private.tensors import storage_key, view_base
 
@@ -44,6 +45,8 @@ def show_tensor(walk: KeyWalk, tensor: torch.Tensor, place: str) -> str:
     for hooks in (gradient_hooks(tensor), accumulation_hooks(tensor)):
         text += f" hooks {show_hooks(walk, hooks, place)}" if hooks else ""
     for name, value in vars(tensor).items():
+        if name in MARKS:
+            continue
         text += f" {show_entry(walk, name, value, place)}"
     return text
 
@@ -58,6 +61,9 @@ def _looks(shape: tuple[int, ...], stride: tuple[int, ...], dtype: torch.dtype) 
 
 
 def spec_text(walk: KeyWalk, tensor: torch.Tensor) -> str:
+    if id(tensor) in walk.of_any_size:
+        shape = ", ".join("any" if size > 1 else str(size) for size in tensor.shape)
+        return f"{dtype_text(tensor.dtype)}[{shape}]"
     text = _looks(tuple(tensor.shape), tensor.stride() if tensor.layout is torch.strided else (), tensor.dtype)
     return text if tensor.device.type == "cpu" else f"{text} {walk.device(tensor.device)}"
 

@@ -61,8 +61,15 @@ class Showers:
 class KeyWalk:
     """What was found so far: ingredients, doubts, and what is still to be looked at."""
 
-    def __init__(self, showers: Showers, declared: tuple[Any, ...] = (), prefix: str = "") -> None:
+    def __init__(
+        self,
+        showers: Showers,
+        declared: tuple[Any, ...] = (),
+        prefix: str = "",
+        of_any_size: frozenset[int] = frozenset(),
+    ) -> None:
         self.showers = showers
+        self.of_any_size = of_any_size  # ids of tensors, of which a size larger than one does not matter
         self.declared = {id(one) for one in declared}  # state whose numbers are read at each call
         self.prefix = prefix
         self.ingredients: dict[str, Ingredient] = {}

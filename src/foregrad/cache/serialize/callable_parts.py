@@ -22,9 +22,9 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("run", "saved", "num_gradients", "strides", "checks", "writes", "error", "live", "at"),
     ),
     "Convolutions": ("backends.kernels.convolutions", ("run",)),
-    "Fitting": ("backends.guarded_code", ("run", "specs")),
+    "Fitting": ("backends.guarded_code", ("run", "specs", "looks")),
     "FromList": ("backends.backend", ("run",)),
-    "Guarded": ("backends.guarded_code", ("run", "graph", "name", "layouts", "cuts")),
+    "Guarded": ("backends.guarded_code", ("run", "graph", "name", "layouts", "cuts", "looks")),
     "InGradMode": ("backends.eager", ("func", "enabled")),
     "Numbered": ("backends.numbers_as_tensors", ("run", "places")),
     "Numbers": ("backends.numbers_as_tensors", ("given",)),
@@ -47,6 +47,7 @@ _KINDS: dict[str, tuple[str, tuple[str, ...]]] = {
     "Series": ("backends.kernels.call_sequence", ("run", "addresses", "table")),
     "Tangents": ("runtime.tangents", ("usual", "is_compiled")),
     "SharedPiece": ("runtime.questions", ("run", "gives", "look")),
+    "SizeSpec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad", "size")),
     "Spec": ("core.spec", ("shape", "stride", "dtype", "device", "requires_grad")),
 }
 

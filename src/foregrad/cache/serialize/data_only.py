@@ -15,8 +15,11 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch import fx
 
 from foregrad.backends.backend import Backend, start
+from foregrad.backends.guarded_code import Guarded
+from foregrad.backends.sizes_at_call import WhereItHolds, holding
 from foregrad.cache.serialize.allow_list import allowed_error, allowed_function, allowed_method, allowed_op, refused
 from foregrad.cache.serialize.callable_parts import class_of
 from foregrad.cache.serialize.checked_code import BUILTINS, Described, checked_code
@@ -33,7 +36,7 @@ _KINDS = frozenset(
     (
         "AutogradFunction", "CompiledBackward", "Fitting", "FromList", "Guarded", "InGradMode", "NumberSpec",
         "Numbered", "Numbers", "Overlap", "Pure", "RareBackward", "Redraw", "SamePattern", "SameState", "SameTensors",
-        "Spec", "Tangents",
+        "SizeSpec", "Spec", "Tangents",
     )
 )  # fmt: skip
 _FUNCTIONS = frozenset(("function", "made", "op", "known", "method"))
@@ -84,7 +87,7 @@ class DataOnly(Restorer):
         if kind not in _KINDS:
             raise refused(f"an object of the kind {kind!r:.80}")
         if kind == "Guarded":
-            return start(self._backend, self(parts["graph"])(), _word(parts["name"]))()
+            return self._compiled(self(parts["graph"])(), _word(parts["name"]))
         made = {_word(part): self(value) for part, value in parts.items()}
         if kind == "AutogradFunction":
             _word(made["name"])
@@ -93,6 +96,14 @@ class DataOnly(Restorer):
         make = class_of(kind)
         assert make is not None
         return make(**made)
+
+    def _compiled(self, graph: fx.GraphModule, name: str) -> Any:
+        """A graph, compiled here. What is assumed of sizes that vary is checked where it is run: the file does not."""
+        made = start(self._backend, graph, name)()
+        conditions = [self.shapes.code(one) for one in self.shapes.assumed()] if self._symbols else []
+        if conditions and isinstance(made, Guarded):
+            made.run = WhereItHolds(made.run, holding(graph, conditions), made.op_by_op)
+        return made
 
     def _op(self, data: Any) -> Any:
         return allowed_op(data["name"])

@@ -26,6 +26,7 @@ from foregrad.cache.serialize.plain_values import to_json
 from foregrad.cache.serialize.state_places import StatePlaces
 from foregrad.core.errors import CannotKeep
 from foregrad.core.generated import Generated, Line, generated_of
+from foregrad.core.size import Size
 from foregrad.core.spec import Spec
 from foregrad.runtime.compiled_stage import CompiledStage
 from foregrad.runtime.guards.reach import Lost
@@ -88,6 +89,7 @@ class Describer:
             (BuiltinFunctionType, self._builtin),
             (MethodType, lambda method: {"is": "method", "of": self(method.__self__), "name": method.__name__}),
             (Exception, self._error),
+            (Size, _size),
         ]
 
     def _generated(self, generated: Generated) -> Any:
@@ -178,6 +180,12 @@ class Describer:
         name = f"{folder}/{hashlib.sha256(data).hexdigest()}"
         self.blobs[name] = data
         return name
+
+
+def _size(size: Size) -> Any:
+    """A size that varies: how it is computed, and from what."""
+    symbols = [[repr(one), str(one), one.value] for one in size.symbols]
+    return {"is": "size", "code": repr(size), "symbols": symbols}
 
 
 def _pieces(lines: Iterable[Line]) -> Iterator[Any]:

@@ -35,7 +35,8 @@ class ReadCall:
 
 @dataclass(frozen=True)
 class Lookup:
-    """A call that is looked for. `_tried` are the read sets that led to no entry, or to one that was used."""
+    """A call that is looked for, for the second time where its sizes may be any. `_tried` are the read sets that led to
+    no entry, or to one that was used."""
 
     store: Cache
     name: str
@@ -44,13 +45,14 @@ class Lookup:
     args: Sequence[Any]
     kwargs: dict[str, Any]
     state: tuple[Any, ...]
+    is_second: bool = False
     _loaded: frozenset[str] = field(default_factory=lambda: frozenset(sys.modules))
     _listed: list[ReadSet] = field(default_factory=list)
     _tried: dict[ReadSet, ReadCall] = field(default_factory=dict)
 
     def candidates(self) -> Iterator[ReadCall] | str:
         """Keys under which the call may be found; why there are none, if so."""
-        found = find_read_sets(self.store, self.sources.key)
+        found = find_read_sets(self.store, self.sources.key, is_second=self.is_second)
         self._listed[:] = () if isinstance(found, str) else found
         return found if isinstance(found, str) else map(self._try, found)
 

@@ -38,14 +38,18 @@ class CompiledHalves(Known):
 
 @contextmanager
 def claimed_halves(
-    store: Cache | None, program: Program, options: Options, before: CaptureOrigin
+    store: Cache | None, program: Program, options: Options, before: CaptureOrigin, *, has_sizes: bool = False
 ) -> Iterator[CompiledHalves]:
-    """The halves of a program. While one process makes them, others that want the same wait for it."""
+    """The halves of a program. While one process makes them, others that want the same wait for it. Where it has sizes
+    that vary, what a compiler assumes about them is known only to whole calls, of which the halves are a part."""
     if store is None:
         yield CompiledHalves(origin=before)
         return
     with part("look for a program"):
         key = program_key(program, options)
+    if has_sizes:
+        yield CompiledHalves(key=key, origin=before)
+        return
     ours = CompiledHalves(keep=partial(_keep_halves, store, key, program, (None, None)), key=key, origin=before)
     for _ in range(2):  # an entry that cannot be used is removed, and then there is none
         with store.claim(key.digest, _patience(program)) as claim:

@@ -33,9 +33,9 @@ class ReadSet:
     answers: str
 
 
-def find_read_sets(store: Cache, sources: Key) -> tuple[ReadSet, ...] | str:
+def find_read_sets(store: Cache, sources: Key, *, is_second: bool = False) -> tuple[ReadSet, ...] | str:
     """What captures of these sources have read; why nothing is known, if so."""
-    found = store.get(sources.digest)
+    found = store.get_also(sources.digest) if is_second else store.get(sources.digest)
     if isinstance(found, Miss):
         return found.reason
     try:

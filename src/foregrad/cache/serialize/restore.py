@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from foregrad.cache.serialize.callable_parts import class_of
 from foregrad.cache.serialize.graphs import graph_from_json
 from foregrad.cache.serialize.known_names import find
 from foregrad.cache.serialize.plain_values import from_json
+from foregrad.cache.serialize.size_code import computed
 from foregrad.cache.serialize.state_places import PLACES, StatePlaces
 from foregrad.core.errors import CorruptArtifact, ForegradError, StaleArtifact
 from foregrad.core.generated import Check, Generated, Line
@@ -22,6 +23,7 @@ from foregrad.torch_private.serialization import load_extension, tree_spec_from_
 
 if TYPE_CHECKING:
     from foregrad.runtime.compiled_stage import CompiledStage
+    from foregrad.torch_private.symbolic_shapes import Shapes
 
 
 @contextmanager
@@ -65,6 +67,7 @@ class Restorer:
         self._objects: dict[int, Any] = {}
         self._end = len(table)  # an object is made of those before it
         self._modules: dict[str, Any] = {}
+        self._symbols: dict[str, Any] = {}  # sizes of dimensions, by their names in code
 
     def __call__(self, data: Any) -> Any:
         """The value of a description."""
@@ -158,8 +161,24 @@ class Restorer:
     def _ops(self, data: Any) -> Any:
         return getattr(torch.ops, data["name"])
 
+    @cached_property
+    def shapes(self) -> Shapes:
+        """The sizes that vary in what is described."""
+        from foregrad.record.symbols.sizes import Formulas
+        from foregrad.torch_private.symbolic_shapes import Shapes
+
+        return Shapes(lambda: None, Formulas(lambda code, text: None))
+
+    def _size(self, data: Any) -> Any:
+        for code, text, value in data["symbols"]:
+            if type(code) is not str or not code.isidentifier() or type(text) is not str or type(value) is not int:
+                raise CorruptArtifact(f"a size is of {code!r:.80}")
+            if code not in self._symbols:
+                self._symbols[code] = self.shapes.new_symbol(value, code, text, text)
+        return self.shapes.size(computed(data["code"], self._symbols))
+
 
 _KINDS = (
     "function", "made", "op", "library", "kernel", "stage", "graph", "structure", "tensor", "method", "error", "known",
-    "ops",
+    "ops", "size",
 )  # fmt: skip

@@ -162,6 +162,13 @@ class Cache:
         self._count(found)
         return found
 
+    def get_also(self, key: str) -> Hit | Miss:
+        """The same for a second key of what was looked for already: a miss of both counts once."""
+        found = self._look(key)
+        if isinstance(found, Hit):
+            self._count(found)
+        return found
+
     def put(self, key: str, data: bytes) -> None:
         """Keep an entry, in every layer that can. What cannot is named in the log, once."""
         self._store(key, data)

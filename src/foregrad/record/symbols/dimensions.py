@@ -17,10 +17,8 @@ import torch
 from foregrad.core.errors import CaptureError
 from foregrad.core.size import Formula, Shape, frozen, frozen_all
 from foregrad.record.symbols.sizes import Formulas, formula_of
+from foregrad.record.symbols.varying import AS_SAID, AS_SEEN, Dimensions, Varying
 from foregrad.torch_private.fake_tensors import quiet_torch
-
-#: Which dimensions vary, by the name of the argument.
-Dimensions = dict[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,17 +45,22 @@ class Assumed:
     line: str
 
 
+#: Below it sizes behave otherwise.
+SMALLEST = 2
+
+
 class Sizes:
     """The symbols of one recording."""
 
     def __init__(self, wanted: Dimensions) -> None:
         from foregrad.torch_private.symbolic_shapes import Shapes
 
-        self._wanted = wanted
+        self.wanted = wanted
         self._found: list[str | Assumed] = []  # conditions of our own, and for each of torch's its line
         self.here: Callable[[], str] = lambda: ""  # which line is running
         self.shapes = Shapes(lambda: self._found.append(self.here().strip()), Formulas(self.assume))
         self.symbols: list[Symbol] = []
+        self._first: dict[tuple[str, int], Any] = {}  # the symbol of a dimension, and of those that are the same
         with self.mode:
             self.attributes = frozenset(vars(torch.empty(0)))  # that every ghost has
         self.num_checked = -1  # how many assumptions each call checks; -1 until the capture is finished
@@ -73,16 +76,31 @@ class Sizes:
         A stride that follows from the sizes of other dimensions goes on doing so; others stay what they are.
         """
         size: list[Any] = list(real.size())
-        for dim in sorted({dim % len(size) for dim in self._wanted.get(name, ()) if size}):
-            if size[dim] > 1:
-                symbol = Symbol(f"dim{len(self.symbols)}", name, dim, weakref.ref(real))
-                self.symbols.append(symbol)
-                size[dim] = self.shapes.new_symbol(size[dim], symbol.code, f"{name}.{dim}", symbol.words)
+        for one in sorted(self.wanted.get(name, ()), key=lambda one: one.dim):
+            if one.allows(size[one.dim]):
+                size[one.dim] = self._symbol(real, name, one)
         stride, offset = symbolic_strides(real, size), real.storage_offset()
         extent = 1 + sum((n - 1) * step for n, step in zip(size, stride, strict=True)) if 0 not in size else 0
         memory = torch.empty((offset + extent) * real.dtype.itemsize, dtype=torch.uint8, device=real.device)
         ghost = torch.empty(0, dtype=real.dtype, device=real.device)
         return ghost.set_(memory.untyped_storage(), offset, size, stride)
+
+    def _symbol(self, real: torch.Tensor, name: str, one: Varying) -> Any:
+        """The symbol for a dimension, within its bounds; equal to that of another which always had the same size."""
+        new = Symbol(f"dim{len(self.symbols)}", name, one.dim, weakref.ref(real))
+        self.symbols.append(new)
+        value, text = real.size(one.dim), f"{name}.{one.dim}"
+        made = self.shapes.new_symbol(value, new.code, text, new.words, one.least, one.most)
+        if one.least > SMALLEST:
+            self._found.append(Assumed(f"({one.least} <= {new.code})", f"{one.least} <= {new.words}", AS_SAID))
+        if one.most is not None:
+            self._found.append(Assumed(f"({new.code} <= {one.most})", f"{new.words} <= {one.most}", AS_SAID))
+        with self.because(AS_SAID):
+            assert one.multiple == 1 or made % one.multiple == 0  # a guard
+        first = self._first.setdefault(one.same_as or (name, one.dim), made)
+        with self.because(AS_SEEN):
+            assert first is made or first == made  # the same
+        return made
 
     def encode(self, value: Any, key: list[Any]) -> Any:
         """The recorded form of a symbol among the arguments of an op; adds what it looks like to the key."""
@@ -130,10 +148,20 @@ class Sizes:
             )
         )
 
-    def checked(self) -> list[Assumed]:
-        """All that the recording relies on so far, which each call checks from now on."""
-        self.num_checked = len(self._found)
-        return self.assumed()
+    def newly_checked(self) -> list[Assumed]:
+        """All that is relied on so far and no call checks yet; each call does from now on."""
+        before, self.num_checked = max(self.num_checked, 0), len(self._found)
+        known = self.assumed(0, before)
+        return [one for one in self.assumed(before) if one not in known]
+
+    @contextmanager
+    def because(self, reason: str) -> Iterator[None]:
+        """While a reason is given for what is assumed, in the place of a line."""
+        here, self.here = self.here, lambda: reason
+        try:
+            yield
+        finally:
+            self.here = here
 
     def refuse_late(self) -> None:
         """Refuse what was assumed after the checks of a call were written."""

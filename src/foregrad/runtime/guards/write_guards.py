@@ -454,6 +454,17 @@ class GuardWriter:
             shares = f"{self.source.name('shares_version', shares_version)}({name}, {other_name})"
             self.miss_if(f"not {shares}" if is_shared else shares, "tensors share a version counter otherwise")
 
+    def check_sizes(self) -> None:
+        """Check what is assumed about sizes and was not checked so far: what compilers assume comes after the rest."""
+        sizes = self.assumed.sizes
+        new = [] if sizes is None else sizes.newly_checked()
+        if not new:
+            return
+        with self.source.block("try:"):
+            for assumed in new:
+                self.miss_if(f"not {assumed.code}")
+        self.source.line("except ZeroDivisionError: return MISS")
+
     def _sizes(self) -> None:
         """Bind sizes that vary to their names, and check what was assumed about them."""
         if self.assumed.sizes is None:
@@ -461,11 +472,7 @@ class GuardWriter:
         for symbol in self.assumed.sizes.symbols:
             self.source.line(f"{symbol.code} = {self.bound[id(symbol.tensor())]}.size({symbol.dim})")
             self.miss_if(f"{symbol.code} < 2")
-        with self.source.block("try:"):
-            for assumed in self.assumed.sizes.checked():
-                self.miss_if(f"not {assumed.code}")
-            self.source.line("pass")
-        self.source.line("except ZeroDivisionError: return MISS")
+        self.check_sizes()
         for lifted in self.assumed.inputs:
             if free_dims(lifted.spec)[1]:
                 self.miss_if(f"{self.bound[id(self.reals[lifted])]}.stride() != {lifted.spec.stride}")
