@@ -47,7 +47,7 @@ def refuse_nonlinear(stage: Stage, program: Program) -> None:
     if node is not None:
         raise CaptureError(
             "a hook, or the backward of a custom Function, is not linear in the gradient that it is given, and is to "
-            f"be differentiated.\n  at {node.meta.get('origin')}\nDo this part outside, or clip gradients after backward."
+            f"be differentiated.\n  at {node.meta.get('origin')}\nDo this part outside, or clip after backward."
         )
 
 
