@@ -665,3 +665,20 @@ def test_a_gradient_that_lies_otherwise_than_its_input(name):
             assert torch.equal(one, other)
             assert one.stride() == other.stride()
     assert len(compiled.captures) == 1
+
+
+def test_a_second_derivative_that_wants_plain_sizes_is_recorded_for_each():
+    def both(x):
+        doubled = x * 2
+        return doubled.abs(), doubled
+
+    def second(f, x):
+        one, other = f(x)
+        (first,) = torch.autograd.grad((one * other).sum(), x, create_graph=True)
+        return torch.autograd.grad((first * x).sum(), x)[0]
+
+    f = fg.compile(both, backend="eager", dynamic=True)
+    for size in (4, 5, 6, 4):
+        x = torch.randn(size, 3, requires_grad=True)
+        assert torch.equal(second(f, x), second(both, x))
+    assert len(f.captures) == 1
