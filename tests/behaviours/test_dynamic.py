@@ -682,3 +682,15 @@ def test_a_second_derivative_that_wants_plain_sizes_is_recorded_for_each():
         x = torch.randn(size, 3, requires_grad=True)
         assert torch.equal(second(f, x), second(both, x))
     assert len(f.captures) == 1
+
+
+def test_a_negative_pad_of_what_lies_in_another_order():
+    def cut(x, weight):
+        turned = (x @ weight).transpose(1, 2)
+        return torch.nn.functional.pad(turned, (0, 0, 0, -2)).reshape(-1).sin()
+
+    f, weight = fg.compile(cut, backend="eager"), torch.randn(3, 3)
+    for size in (5, 6, 7):
+        x = torch.randn(2, size, 3, requires_grad=True)
+        assert torch.equal(f(x, weight), cut(x, weight))
+        assert f(x.detach(), weight).stride() == cut(x.detach(), weight).stride()

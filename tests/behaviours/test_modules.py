@@ -450,3 +450,22 @@ def test_forward_has_the_signature_of_the_modules_own():
     plain, wrapped = Model(), compiled(Model())
     assert inspect.signature(wrapped.forward) == inspect.signature(plain.forward)
     assert inspect.signature(type(wrapped).forward) == inspect.signature(Model.forward)
+
+
+@pytest.mark.parametrize("dynamic", [False, True])
+def test_batch_norm_over_features_that_come_last(dynamic):
+    torch.manual_seed(0)
+    norm, linear = nn.BatchNorm1d(8), nn.Linear(8, 3)
+
+    def function(x):
+        return linear(norm(x.transpose(1, 2)).transpose(1, 2))
+
+    f = fg.compile(function, backend="eager", dynamic=dynamic)
+    with torch.no_grad():
+        for size in (9, 10):
+            x = torch.randn(4, size, 8)
+            found, state = f(x), norm.running_mean.clone()
+            norm.reset_running_stats()
+            assert torch.equal(found, function(x))
+            assert torch.equal(state, norm.running_mean)
+            norm.reset_running_stats()

@@ -1,7 +1,7 @@
 """`python -m tests.conformance.compatibility foregrad=FILE ...` writes `docs/compatibility.md`.
 
-The files are what `python -m tests.conformance ... --results FILE` has kept, one for each subject. The first is ours,
-and what it refuses is listed. Names that not all have tried are left out of the table.
+The files are what `python -m tests.conformance ... --results FILE` has kept, one for each subject. The first is ours:
+it has a table of all that it has tried, and what it refuses is listed. A second table has what all have tried.
 """
 
 import json
@@ -23,14 +23,16 @@ def main(arguments: list[str]) -> None:
 
 def page(subjects: dict[str, Found]) -> str:
     """The text: counts side by side, then what the first subject does not do."""
-    ours = next(iter(subjects.values()))
-    common = [name for name in sorted(ours) if all(name in found for found in subjects.values())]
+    title, ours = next(iter(subjects.items()))
+    tried = [name for name in sorted(ours) if ours[name]["status"] != "excluded"]
+    common = [name for name in tried if all(name in found for found in subjects.values())]
     built = [name for name in common if all(found[name]["status"] != "excluded" for found in subjects.values())]
     lines = ["# What works with models and loops of others", "", *_INTRODUCTION, ""]
-    lines += [f"{len(built)} models and loops that all columns have tried and that run in eager:", ""]
+    lines += [f"{len(tried)} models and loops that run in eager:", "", *_table({title: ours}, tried), ""]
+    lines += [f"## Beside torch.compile\n\n{len(built)} of them, which all columns have tried:", ""]
     lines += _table(subjects, built)
-    lines += ["", f"## What {next(iter(subjects))} does not do", "", *_reasons(ours, common)]
-    lines += ["", "## What does not run in eager, and is not counted", "", *_not_built(ours, common)]
+    lines += ["", f"## What {title} does not do", "", *_reasons(ours, sorted(ours))]
+    lines += ["", "## What does not run in eager, and is not counted", "", *_not_built(ours, sorted(ours))]
     return "\n".join(lines) + "\n"
 
 

@@ -139,7 +139,8 @@ def with_own_strides(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -
     given = _tensors((args, kwargs))
     is_unusual = func.namespace == "aten" and any(map(_has_unusual_strides, given))
     is_small = sum(t.numel() for t in given) <= _FEW_ELEMENTS and not has_integers(args, kwargs)
-    if not found.resized and not (is_unusual and is_small) and not _has_several_orders(func, given):
+    is_other = _has_several_orders(func, given) or _is_normed_otherwise(func, given)
+    if not found.resized and not (is_unusual and is_small) and not is_other:
         return found
     try:
         own = ask_itself(func, args, kwargs)
@@ -153,7 +154,7 @@ def with_own_order(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> 
     """The same where sizes vary, for ops whose operands lie otherwise than in order, of which fake tensors may say
     another layout than the kernel has: tried out on tensors of sizes as in this call, whose order of dimensions is
     taken."""
-    if func.namespace != "aten" or type(found.result) is not NewTensor or has_integers(args, kwargs):
+    if func.namespace != "aten" or has_integers(args, kwargs):
         return found
     with no_dispatch_modes():  # fake tensors among them
         now = [_at_hints(t) for t in _tensors((args, kwargs))]
@@ -166,14 +167,21 @@ def with_own_order(found: Outcome, func: OpOverload, args: Any, kwargs: Any) -> 
             own = ask_itself(func, args, kwargs).result
         except (RuntimeError, ValueError):  # zeros will not do
             return found
-    said = tuple(map(_hint, found.result.size)), tuple(map(_hint, found.result.stride))
-    if type(own) is not NewTensor or said[0] != own.size or said[1] == own.stride or not _is_dense(own):
-        return found
-    size, step = found.result.size, 1
-    stride = list(found.result.stride)
-    for dim in sorted(range(len(size)), key=lambda dim: (own.stride[dim], -dim)):
-        stride[dim], step = step, step * size[dim]
-    return Outcome(replace(found.result, stride=tuple(stride)), ())
+    return Outcome(_in_order_of(found.result, own), found.resized)
+
+
+def _in_order_of(said: Any, own: Any) -> Any:
+    """What fake tensors say, with the order of dimensions that the op itself has for the sizes of this call."""
+    if isinstance(said, (list, tuple)) and isinstance(own, (list, tuple)) and len(said) == len(own):
+        return type(said)(map(_in_order_of, said, own))
+    if type(said) is not NewTensor or type(own) is not NewTensor or tuple(map(_hint, said.size)) != own.size:
+        return said
+    if tuple(map(_hint, said.stride)) == own.stride or not _is_dense(own):
+        return said
+    stride, step = list(said.stride), 1
+    for dim in sorted(range(len(said.size)), key=lambda dim: (own.stride[dim], -dim)):
+        stride[dim], step = step, step * said.size[dim]
+    return replace(said, stride=tuple(stride))
 
 
 def _is_dense(look: NewTensor) -> bool:
@@ -200,6 +208,15 @@ def _has_several_orders(func: OpOverload, given: list[torch.Tensor]) -> bool:
     if not is_such or sum(t.numel() for t in given) > _MOST_ELEMENTS:
         return False
     return len({(t.size(), t.stride()) for t in given}) > len({t.size() for t in given})
+
+
+def _is_normed_otherwise(func: OpOverload, given: list[torch.Tensor]) -> bool:
+    """Whether a batch norm has an input that lies otherwise than in order, or with its channels last: fake tensors say
+    that the result lies as the input does, and a kernel gives it in order (torch 2.13)."""
+    if "batch_norm" not in func.name() or not given or given[0].numel() > _MOST_ELEMENTS:
+        return False
+    formats = {4: [torch.channels_last], 5: [torch.channels_last_3d]}.get(given[0].dim(), [])
+    return not any(given[0].is_contiguous(memory_format=one) for one in (torch.contiguous_format, *formats))
 
 
 def _has_unusual_strides(tensor: torch.Tensor) -> bool:
