@@ -220,3 +220,15 @@ def test_a_training_step_with_batches_of_many_sizes():
         for ours, theirs in zip(models[1].parameters(), models[0].parameters(), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
     assert num_captures(step) == 2, fg.explain(step)  # the first creates the optimizer's state
+
+
+def test_tensors_of_numbers_have_the_default_dtype():
+    def function(i):
+        known = torch.as_tensor(i.shape[0])
+        return torch.scalar_tensor(i.shape[0]) * i, torch.scalar_tensor(3) / i.shape[0] + i.sum(), known
+
+    f = fg.compile(function, backend="inductor", dynamic=True)
+    for size in (4, 5, 6):
+        found, expected = f(torch.arange(size)), function(torch.arange(size))
+        assert [t.dtype for t in found] == [t.dtype for t in expected]
+        torch.testing.assert_close(found, expected)

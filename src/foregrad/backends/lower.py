@@ -16,7 +16,7 @@ from torch import fx
 from foregrad.backends.double_precision_sums import IN_DOUBLE
 from foregrad.backends.numbers_as_tensors import in_tensors, takes_numbers
 from foregrad.core.size import frozen_all
-from foregrad.core.spec import SizeSpec, Spec, symbols_in
+from foregrad.core.spec import NumberSpec, SizeSpec, Spec, symbols_in
 from foregrad.torch_private.dispatch import symbolic_kernels
 from foregrad.torch_private.fake_tensors import FakeTensorMode
 from foregrad.torch_private.fx_graph import lazy_graph_module
@@ -81,6 +81,8 @@ def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch
             copies[node].meta = {"spec": Spec.of(constants[-1])}
         else:
             copies[node] = graph.node_copy(node, lambda n: copies[n])
+            if _takes_default_dtype(node):
+                copies[node].kwargs = {**copies[node].kwargs, "dtype": node.meta["spec"].dtype}
             if node.target is torch.ops.aten._local_scalar_dense.default:
                 copies[node].target = torch.ops.aten.clone.default  # a number of data stays a tensor
             elif takes_numbers(node):
@@ -88,6 +90,16 @@ def _constants_last(module: fx.GraphModule) -> tuple[fx.GraphModule, tuple[torch
             elif node.target in IN_DOUBLE:
                 copies[node].target = IN_DOUBLE[node.target]
     return lazy_graph_module({}, graph, "Graph"), tuple(constants)
+
+
+def _takes_default_dtype(node: fx.Node) -> bool:
+    """Whether an op makes a tensor of nothing, of a dtype that nobody has named: Inductor has others than torch
+    (`scalar_tensor`, torch 2.13), and the default may be another one when it compiles."""
+    if not isinstance(node.target, OpOverload) or not isinstance(node.meta.get("spec"), Spec):
+        return False
+    named = {argument.name for argument in schema_of(node.target).arguments if argument.kwarg_only}
+    has_tensors = any(not isinstance(one.meta.get("spec"), NumberSpec) for one in node.all_input_nodes)
+    return "dtype" in named and not has_tensors and node.kwargs.get("dtype") is None
 
 
 def _rank(node: fx.Node) -> int:
