@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from typing import Any
 
 import torch
 from torch import fx
@@ -24,6 +25,20 @@ _BY_THEMSELVES = {
     aten.mkldnn_rnn_layer_backward.default: Why(KERNEL, "takes a tensor whose size only its kernel knows"),
     getattr(aten.random, "from"): Why(KERNEL, "has a keyword of Python's as its name"),
 }
+#: Ops that put values at places of a copy of a tensor, by the place of these among their arguments.
+_PUTS = {
+    **dict.fromkeys((aten.index_put.default, aten._unsafe_index_put.default, aten.index_put_.default), 2),
+    **dict.fromkeys((aten.index_add.default, aten.index_copy.default, aten.index_reduce.default), 3),
+    **dict.fromkeys((aten.masked_scatter.default, aten.put.default), 2),
+}
+_SCATTERS = {aten.scatter.src, aten.scatter.reduce, aten.scatter_add.default, aten.scatter_reduce.two}
+#: Ops that look at their first argument for its size or dtype alone.
+_LOOK_ONLY = {
+    *(aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty.default),
+    *(aten.zeros_like.default, aten.ones_like.default, aten.full_like.default, aten.empty_like.default),
+}
+_BY_PLACES = Why(KERNEL, "scatters, which Inductor gets wrong in some gradients of sorted values (torch 2.13)")
+_BY_ITS_TARGET = Why(KERNEL, "puts values into the tensor that they are computed from, which Inductor may do in place")
 _BY_GRAD_MODE = Why(KERNEL, "computes by the grad mode")
 _BY_WRITES = Why(KERNEL, "has no form that does not write")
 _BY_STATES = Why(KERNEL, "draws numbers again that were drawn before")
@@ -76,6 +91,10 @@ def why_opaque(node: fx.Node) -> Why | None:
         return _BY_THEMSELVES[node.target]
     if node.target in ASKS_GRAD_MODE:
         return _BY_GRAD_MODE
+    if node.target in _SCATTERS:
+        return _BY_PLACES
+    if node.target in _PUTS and _computed_from(node.args[0]) & _computed_from(node.args[_PUTS[node.target]]):
+        return _BY_ITS_TARGET
     if isinstance(node.target, Pure):
         return _BY_WRITES
     if isinstance(node.target, Redraw) or node.target is rng_state:
@@ -87,6 +106,18 @@ def why_opaque(node: fx.Node) -> Why | None:
     if spec is not None and node.target is not operator.getitem and spec.dtype.is_complex:
         return _FOURIER if name_of(node).startswith("aten._fft_") else _COMPLEX
     return None
+
+
+def _computed_from(value: Any) -> set[fx.Node]:
+    """The ops by which a value is computed, itself among them; inputs of the graph, which stay as they are, are not."""
+    found: set[fx.Node] = set()
+    waiting = [value] if isinstance(value, fx.Node) else []
+    while waiting:
+        node = waiting.pop()
+        if node not in found and node.op == "call_function":
+            found.add(node)
+            waiting += () if node.target in _LOOK_ONLY else node.all_input_nodes
+    return found
 
 
 def opaque_ops(graph: fx.GraphModule) -> tuple[Fallback, ...]:
