@@ -42,6 +42,7 @@ _INTRODUCTION = (
     "eager on three batches of two shapes, in training and in evaluation, dropout with the same seed. `foregrad`",
     'has `backend="eager"` and is compared bit for bit; `torch.compile` has `backend="aot_eager"` and is compared',
     "to rounding. `torch-default` may run Python between its graphs. A class works if all of that does.",
+    "A run may be a sample (`--sample N`): what it has not tried is not here.",
 )
 
 

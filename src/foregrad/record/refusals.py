@@ -209,7 +209,7 @@ def refuse_attributes(recording: Recording) -> None:
             )
     for made in recording.outputs:
         is_made = isinstance(made, torch.Tensor) and id(made) not in given and not is_wrapper(made)
-        names = sorted(vars(made).keys() - set(attributes)) if is_made else []
+        names = sorted(name for name in vars(made) if name[:1] != "_" and name not in attributes) if is_made else []
         if names:
             raise CaptureError(
                 f"the function sets the attribute {names[0]!r} on a tensor {recording.recorder.alias(made).spec} that "
