@@ -41,7 +41,8 @@ _INTRODUCTION = (
     "otherwise: cache on, padding and labels as a tokenizer gives them. Loss and all gradients are compared with",
     "eager on three batches of two shapes, in training and in evaluation, dropout with the same seed. `foregrad`",
     'has `backend="eager"` and is compared bit for bit; `torch.compile` has `backend="aot_eager"` and is compared',
-    "to rounding. `torch-default` may run Python between its graphs. A class works if all of that does.",
+    "to rounding. a column `torch-default`, if there is one, may run Python between its graphs.",
+    "A class works if all of that does.",
     "A run may be a sample (`--sample N`): what it has not tried is not here.",
 )
 
